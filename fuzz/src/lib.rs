@@ -50,7 +50,7 @@ pub struct Target {
     pub run: fn(&[u8]) -> bool,
     /// The inputs that mutations start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Repairs the part that a mutation most probably broke, such as a length at the start, so that not every mutated
+    /// Repairs the part that a mutation most likely broke, such as a length at the start, so that not every mutated
     /// input is refused there.
     pub mend: fn(&mut Vec<u8>),
     /// The words that mutations insert: names and numbers that mean something to this target.

@@ -51,7 +51,7 @@ pub enum State {
 /// Where an access gets the line from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The core itself has the line.
+    /// The accessing core already has the line.
     Own,
     /// No core has the line, so it comes from memory.
     Memory,

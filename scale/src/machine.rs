@@ -571,7 +571,7 @@ pub fn spin() {
     });
 }
 
-/// Returns when the value of the last access arrives.
+/// Returns the time at which the value of the last access arrives.
 pub fn read() -> Picos {
     on_machine(|machine, core| machine.cores[core].read).unwrap_or(0)
 }

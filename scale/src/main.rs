@@ -24,10 +24,10 @@ use wharf_scale::report::{Figure, Sheet};
 #[derive(Debug, Parser)]
 #[command(name = "scale")]
 struct Arguments {
-    /// The cases, by a part of their names. By default all.
+    /// The cases whose names contain this text. By default all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     case: Vec<String>,
-    /// The designs, by a part of their names. By default all.
+    /// The designs whose names contain this text. By default all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     design: Vec<String>,
     /// Numbers of cores.

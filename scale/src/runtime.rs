@@ -70,7 +70,7 @@ struct Worker {
     queue: Mutex<VecDeque<Arc<Task>>>,
     /// Stands for the queue's memory, a ring of pointers.
     entries: Entries,
-    /// The number of tasks that were ever pushed. The last of these tasks are in the queue.
+    /// The number of tasks that have ever been pushed. The last of these tasks are in the queue.
     pushed: AtomicUsize,
     lifo: Mutex<Option<Arc<Task>>>,
     /// Whether the LIFO slot is currently off, because too many tasks in a row have come from it.

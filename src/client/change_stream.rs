@@ -326,7 +326,7 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Takes over a cursor that was opened.
+    /// Takes over a cursor that has just been opened.
     fn opened(&mut self, cursor: Cursor) {
         if cursor.has_no_document() {
             self.start.reached(token_of(&cursor));

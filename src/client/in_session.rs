@@ -152,7 +152,7 @@ impl Explicit {
         self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the transaction's dropped cursors have closed, which need its connection behind a load balancer.
+    /// Waits until the transaction's dropped cursors have closed: behind a load balancer, they need its connection.
     ///
     /// # Errors
     ///

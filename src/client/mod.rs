@@ -268,7 +268,7 @@ impl ClientBuilder {
     /// Sets the budget that the pools of all servers share. Other clients and pools may share it. By default there is no
     /// budget.
     ///
-    /// The monitors' connections do not count in it.
+    /// The monitors' connections do not count against it.
     pub fn budget(mut self, budget: &Budget) -> Self {
         self.budget = Some(budget.clone());
         self
@@ -337,14 +337,14 @@ impl Client {
         self.deployment().handshake().append_metadata(library)
     }
 
-    /// Replaces the credential, TLS and the compressors with the ones of these options, for instance because a password or
-    /// a certificate has changed. All other options must be the client's own.
+    /// Replaces the credential, the TLS options and the compressors with the values in `options`, for instance because
+    /// a password or a certificate has changed. All other options must be the client's own.
     ///
     /// The files that the options name are read now. Connections that are opened from now on use the new options,
     /// including the monitors'. The pools are [renewed](crate::Pool::renew): no operation that begins after this has
-    /// returned uses an earlier connection, and no operation fails. The server must accept both, the old and the new, until
-    /// the operations in progress have ended. A session, a cursor or a change stream goes on. A monitor keeps its connection
-    /// as long as that lasts, because it is not authenticated.
+    /// returned uses an earlier connection, and no operation fails. Until the operations in progress have ended, the
+    /// server must accept both the old and the new values. Sessions, cursors and change streams continue. A monitor
+    /// keeps its connection for as long as the connection lasts, because it is not authenticated.
     ///
     /// The new options are not tried out: if the servers refuse them, operations fail until they are replaced again. The
     /// client keeps former credentials in memory until it is dropped.

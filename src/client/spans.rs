@@ -62,7 +62,7 @@ pub(super) trait Exception {
 
 /// A client's settings for spans.
 pub(super) struct Spans {
-    /// The maximum number of characters of `db.query.text`. `None` omits the attribute.
+    /// The maximum number of characters in `db.query.text`. `None` omits the attribute.
     query_text: Option<MostLogged>,
     #[cfg(feature = "opentelemetry")]
     tracer: Option<opentelemetry::Tracer>,

@@ -88,7 +88,7 @@ impl Limit {
         }
     }
 
-    /// Returns when the time runs out, with the whole time that was allowed; `None` if no limit is running.
+    /// Returns the deadline and the length of the limit; `None` if no limit is running.
     pub fn deadline(self) -> Option<(Instant, Duration)> {
         match self {
             Self::Until { at, limit } => Some((at, limit)),
@@ -135,7 +135,7 @@ impl Limit {
         self.start_after(Duration::ZERO)
     }
 
-    /// Like [`start`](Self::start), for a caller that has already waited for this long.
+    /// Like [`start`](Self::start), but for a caller that has already waited for this long.
     pub fn start_after(self, waited: Duration) -> Self {
         match self {
             Self::For(limit) => match Instant::now().checked_add(limit.saturating_sub(waited)) {

@@ -302,7 +302,7 @@ impl EndpointConnection {
         Ok(())
     }
 
-    /// Like [`complete`](Self::complete), for a command that [`is_timed`](Self::is_timed).
+    /// Like [`complete`](Self::complete), but for a command that [`is_timed`](Self::is_timed).
     pub(super) async fn complete_in_time(
         &mut self,
         command: &Command<'_>,
@@ -550,7 +550,7 @@ fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(),
     examine_further(reply, limit, identity)
 }
 
-/// Like [`examine`], for a reply that does not begin with success.
+/// Like [`examine`], but for a reply that does not begin with success.
 #[inline(never)]
 fn examine_further(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     let expired = |source: Box<ServerError>| {

@@ -26,7 +26,7 @@ use crate::pool::error::{EstablishError, Labels, Stage};
 pub(crate) struct Handshake {
     /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
     client: Arc<ArcSwap<Client>>,
-    /// The compressors to offer: the compressors in the options, as far as they are compiled in.
+    /// The compressors to offer: the compressors in the options that this build includes.
     compressors: Vec<Compressor>,
     /// The elements that declare the server API in every command; empty if none is declared.
     server_api: Arc<[u8]>,
@@ -61,7 +61,8 @@ impl Handshake {
         })
     }
 
-    /// Returns the same handshake, with the same metadata, also in the future, but with the compressors of these options.
+    /// Returns a handshake that shares this handshake's metadata, including later changes, but offers the compressors
+    /// of these options.
     pub fn with_compressors(&self, options: &Options) -> Self {
         Self {
             client: self.client.clone(),

@@ -145,9 +145,9 @@ impl Pool<Endpoint> {
     /// load-balanced mode it clears only the connection's service.
     ///
     /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the
-    /// server and notices when it is back. Errors from establishing a connection have no effect here, because the
-    /// failure sink ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them once, while
-    /// check-outs may report them later.
+    /// server and notices when it is back. Errors from establishing a connection have no effect here: the failure sink
+    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them, and gets it sooner than a
+    /// check-out reports it.
     pub fn clear_after(&self, error: &OperationError) -> bool {
         let OperationError::Command(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
@@ -279,8 +279,8 @@ impl Connection<Endpoint> {
         self.interrupted(self.channel.has_sent()).into()
     }
 
-    /// Like [`run`](Self::run), for an observer of each attempt: the server's request to authenticate again counts as
-    /// an outcome.
+    /// Like [`run`](Self::run), but returns the server's request to authenticate again as an error, so that a caller
+    /// can observe each attempt.
     pub(crate) async fn run_once(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;

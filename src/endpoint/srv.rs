@@ -378,7 +378,7 @@ mod look_up {
         Ok(Cow::Owned(resolver))
     }
 
-    /// Reads the system's configuration. Whatever libc accepts is accepted.
+    /// Reads the system's configuration. Accepts everything that libc accepts.
     fn builder_of_system() -> Result<ResolverBuilder<TokioRuntimeProvider>, NetError> {
         #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
         return match std::fs::read("/etc/resolv.conf") {

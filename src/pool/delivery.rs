@@ -41,10 +41,10 @@
 //! | 3. delivers A | b. reads `busy` (Acquire) |
 //! | 4. finds the queue empty, and lowers `busy` (Release), under the lock | c. delivers B |
 //!
-//! Step 1 happens before b, because of 2 and a. So b reads the value of 1 or a later one (coherence; the store in 1 can
-//! be relaxed). If b reads true, the caller goes to the queue, where A comes before it. If b reads false, it reads the
-//! value of 4 or a later one. The Release of 4 and the Acquire of b order the delivery of A before c. With a weaker
-//! ordering at 4 or at b, B's subscriber might not see the writes of A's subscriber.
+//! Step 1 happens before b, because of 2 and a. So b reads the value that 1 stored, or a later value (coherence; the
+//! store in 1 can be relaxed). If b reads true, the caller goes to the queue, where A comes before it. If b reads
+//! false, it reads the value that 4 stored, or a later value. The Release of 4 and the Acquire of b order the delivery
+//! of A before c. With a weaker ordering at 4 or at b, B's subscriber might not see the writes of A's subscriber.
 //!
 //! # Embargoes
 //!
@@ -340,8 +340,8 @@ impl<T> Delivery<T> {
         Watch::new(&self.change)
     }
 
-    /// Completes once [`Delivery::end`] was called, all events queued so far are delivered, and `is_over` returns true.
-    /// [`Delivery::look_again`] makes it call `is_over` again.
+    /// Completes once [`Delivery::end`] has been called, all events queued so far have been delivered, and `is_over`
+    /// returns true. [`Delivery::look_again`] makes it call `is_over` again.
     ///
     /// `is_over` must not become true until all inline deliveries that should precede the end have ended.
     pub fn poll_ended(

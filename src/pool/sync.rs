@@ -292,7 +292,7 @@ impl<T> UnsafeCell<T> {
         f(self.0.get())
     }
 
-    /// Like [`with_mut`](Self::with_mut), for a cell that holds a pointer. `f` changes only the value behind the
+    /// Like [`with_mut`](Self::with_mut), but for a cell that holds a pointer. `f` changes only the value behind the
     /// pointer, and the cell itself is only read.
     #[inline]
     #[cfg_attr(simulated, track_caller)]

@@ -1,6 +1,7 @@
 //! Pools in operation: what users notice of a restart of the server, of a renewal, and of connections that wear out.
 //!
-//! `cargo bench --bench operation` takes about a minute, and prints a table. A subject without a call for it has no figure.
+//! `cargo bench --bench operation` takes about a minute, and prints a table. A pool that has no call for an operation
+//! has no figure in its rows.
 //!
 //! | row | meaning |
 //! | --- | --- |
@@ -8,7 +9,7 @@
 //! | checks of 40 uses | how often the pool asked the server in these uses, after 1.2 seconds without a use |
 //! | checks of 1,000 uses | the same for uses that follow each other at once |
 //! | renewals: … | 50 tasks share 10 connections, each opened in 20 ms; all are replaced 20 times |
-//! | below the minimum | the part of the time in which fewer than 20 connections are available, although the pool is to keep 20, without load; each lives for a second and is opened in 30 ms |
+//! | below the minimum | the part of the time in which fewer than 20 connections are available, although the pool should keep 20, without load; each connection lives for a second and takes 30 ms to open |
 //!
 //! `cargo test --benches` runs everything briefly.
 
@@ -30,7 +31,7 @@ const IDLE: usize = 20;
 const USES: u32 = 40;
 const RENEWALS: u32 = 20;
 
-/// The figures of a subject, in the order of [`ROWS`]. `None` if it has no call for it.
+/// The figures of a subject, in the order of [`ROWS`]. `None` if the subject has no call for the operation.
 type Column = Vec<Option<f64>>;
 
 const ROWS: [&str; 8] = [
@@ -45,7 +46,7 @@ const ROWS: [&str; 8] = [
 ];
 
 fn main() {
-    // The pauses are as long as the pools' clocks are coarse, however short the rest is.
+    // The pauses depend on the resolution of the pools' clocks, so they stay long even in a short run.
     let part = if env::args().any(|argument| argument == "--bench") { 1.0 } else { 0.05 };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
@@ -116,11 +117,11 @@ async fn restart<S: Subject>(checks: bool) -> Restarted {
     Restarted { dead, checks, checks_of_hot_uses: server.checks() }
 }
 
-/// What the tasks found. All counts are Relaxed: the tasks are joined before they are read.
+/// The counts of the tasks. All counts are Relaxed: the tasks are joined before they are read.
 struct Renewed {
     served: u32,
     refused: u32,
-    /// Uses of a connection that was opened before a renewal that had returned before the check-out began.
+    /// Uses of an outdated connection: a renewal had already replaced it when the check-out began.
     old: u32,
 }
 
@@ -132,7 +133,7 @@ async fn renew<S: Subject>(pause: Duration) -> Option<Renewed> {
         return None;
     }
     let counts: Arc<[AtomicU32; 3]> = Arc::default();
-    // ORD: SeqCst, so that a task that begins a check-out after a renewal knows of it.
+    // ORD: SeqCst, so that a task that begins a check-out after a renewal sees the new credential.
     let renewed = Arc::new(AtomicU64::new(0));
     let end = Instant::now() + (RENEWALS + 4) * pause;
     let tasks = (0..50).map(|_| {
@@ -165,7 +166,7 @@ async fn renew<S: Subject>(pause: Duration) -> Option<Renewed> {
     Some(Renewed { served, refused, old })
 }
 
-/// Returns the part of the time in which fewer connections are available than the pool is to keep, in percent.
+/// Returns the percentage of the time during which fewer connections are available than the pool should keep.
 async fn below_minimum<S: Subject>(length: Duration) -> Option<f64> {
     let server = Arc::new(Server::new(30 * MILLISECOND));
     let lifetime = Some((IDLE, Duration::from_secs(1)));
@@ -173,7 +174,8 @@ async fn below_minimum<S: Subject>(length: Duration) -> Option<f64> {
     if !S::KEEPS_A_MINIMUM {
         return None;
     }
-    // Opening them takes 30 ms each, one after another at worst. A pool that never has so many is measured all the same.
+    // Each connection takes 30 ms to open, and a pool may open them one after another. A pool that never reaches the
+    // minimum is measured anyway.
     let started = Instant::now();
     while pool.available() < IDLE && started.elapsed() < Duration::from_secs(1) {
         sleep(MILLISECOND).await;

@@ -1,4 +1,4 @@
-//! A server that can restart, which ends its connections unnoticed, and whose credential can change.
+//! A server that can restart, and whose credential can change. A restart ends its connections without notice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub struct Server {
     opening: Duration,
 }
 
-/// A connection: what the server was when it was opened.
+/// A connection, with the state of the server when the connection was opened.
 #[derive(Debug)]
 pub struct Dummy {
     server: Arc<Server>,
@@ -41,7 +41,7 @@ impl Server {
         self.restarts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Changes the credential that new connections have. Returns it.
+    /// Changes the credential of new connections, and returns it.
     pub fn change_credential(&self) -> u64 {
         self.credential.fetch_add(1, Ordering::SeqCst) + 1
     }

@@ -15,7 +15,7 @@ use crate::server::{Dummy, Server, is_alive};
 mod nothing;
 use nothing::{Nothing, Options};
 
-/// How a pool is to be built.
+/// How to build a pool.
 #[derive(Clone, Copy)]
 pub struct Settings {
     pub size: u32,
@@ -51,7 +51,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
     /// Checks in a connection that its user has found dead.
     fn discard(guard: Self::Guard) -> impl Future<Output = ()> + Send;
 
-    /// Replaces all connections. Returns `false` if the pool has no call for it.
+    /// Replaces all connections. Returns `false` if the pool has no call for this.
     fn renew(&self) -> bool {
         false
     }

@@ -83,8 +83,8 @@ pub fn is_present(mutant: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Names each edit whose fragment does not occur exactly once, with its mutant and file. If there is no such edit,
-/// names the first edit whose fragment overlaps another fragment.
+/// Names each edit whose fragment does not occur exactly once, with its mutant and file. If every fragment occurs
+/// exactly once, names the first edit whose fragment overlaps another fragment.
 pub fn instrument(file: &Path, source: &str) -> Result<String, String> {
     apply(catalogue().filter(|mutant| Path::new(mutant.file) == file), source)
 }

@@ -197,8 +197,8 @@ impl Mongod {
         self.process.signal(Signal::Continue)
     }
 
-    /// Starts the server again on the same port with the same data, and waits until it accepts connections. A running
-    /// process is ended first, as by [`stop`](Self::stop). The log starts over.
+    /// Starts the server again on the same port with the same data, and waits until it accepts connections. A process
+    /// that is still running is stopped first, as [`stop`](Self::stop) does. The log starts over.
     ///
     /// # Errors
     ///

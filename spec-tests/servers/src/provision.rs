@@ -112,8 +112,8 @@ impl MongodBinary {
         &self.path
     }
 
-    /// Returns a command that runs the executable, without arguments. Its `LD_LIBRARY_PATH` is that of this process,
-    /// with the folders of the executable's own libraries in front.
+    /// Returns a command that runs the executable, without arguments. Its `LD_LIBRARY_PATH` is this process's, with the
+    /// folders of the executable's own libraries in front.
     pub fn command(&self) -> Command {
         const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
         let mut command = Command::new(&self.path);

@@ -57,9 +57,9 @@ pub enum Pem {
     OtherSelfSigned,
     /// Like [`SelfSigned`](Pem::SelfSigned), expired in 2001.
     ExpiredSelfSigned,
-    /// Like [`SelfSigned`](Pem::SelfSigned), for `other.example`.
+    /// Like [`SelfSigned`](Pem::SelfSigned), but for `other.example`.
     OtherNameSelfSigned,
-    /// Like [`SelfSigned`](Pem::SelfSigned), for clients only.
+    /// Like [`SelfSigned`](Pem::SelfSigned), but for clients only.
     SelfSignedForClients,
     /// Like [`SelfSigned`](Pem::SelfSigned), with a key that may only sign certificates.
     SelfSignedForSigning,

@@ -108,8 +108,8 @@ impl Relay {
         self.passage.send_replace(Passage::BlackHole);
     }
 
-    /// Closes all connections and refuses later ones, until [`heal`](Self::heal). Returns when no connection is open. The
-    /// relay keeps its port.
+    /// Closes all connections and refuses later ones, until [`heal`](Self::heal). Waits until no connection is open.
+    /// The relay keeps its port.
     pub async fn partition(&self) {
         self.passage.send_replace(Passage::Partition);
         self.until(|relayed| relayed.open == 0).await;

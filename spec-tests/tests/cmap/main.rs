@@ -218,7 +218,7 @@ fn own_cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmap/cases")
 }
 
-/// Returns the names of a folder's files as test names: without extension, and with underscores for hyphens.
+/// Returns the names of a folder's files as test names: without the extension, and with underscores for hyphens.
 fn names_in(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let files = entries.map(|entry| entry.unwrap().path());

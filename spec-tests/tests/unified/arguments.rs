@@ -13,7 +13,7 @@ use crate::format::{Object, Operation};
 use crate::matching::bson;
 use crate::stop::Stop;
 
-/// The arguments of an operation that were not read yet.
+/// The arguments of an operation that have not been read yet.
 pub struct Arguments {
     /// The operation that they belong to.
     of: String,

@@ -59,7 +59,7 @@ macro_rules! either {
     };
 }
 
-/// Makes another value of the same client.
+/// Converts a value of either client, and keeps its client.
 macro_rules! map {
     ($value:expr, |$of:ident| $made:expr) => {
         match $value {

@@ -323,7 +323,7 @@ pub(super) struct Start {
     pub(super) token: Option<RawDocumentBuf>,
     /// Whether the token comes from `startAfter` and no event has been returned since.
     is_start_after: bool,
-    /// Whether a cursor was ever opened.
+    /// Whether a cursor has ever been opened.
     has_begun: bool,
     /// Whether the application said where to start.
     is_given: bool,

@@ -21,8 +21,8 @@ const COMMAND: &str = "findAndModify";
 
 impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares an update of the first document that matches `filter`. Await it for the document before the update, or
-    /// [after](FindOneAndUpdate::return_document) it. `update` is as for [`update_one`](Self::update_one). With the write concern
-    /// `w: 0` there is no document.
+    /// [after](FindOneAndUpdate::return_document) it. `update` has the same form as in
+    /// [`update_one`](Self::update_one). With the write concern `w: 0` there is no document.
     #[track_caller]
     pub fn find_one_and_update(&self, filter: impl Serialize, update: impl Serialize) -> FindOneAndUpdate<'_, T, C> {
         let mut request = self.request_of_modify(&filter);
@@ -116,17 +116,17 @@ macro_rules! modifies {
 }
 
 modifies! {
-    /// An update of one document, which is returned: [`Collection::find_one_and_update`].
+    /// An update that returns the document it changes: [`Collection::find_one_and_update`].
     FindOneAndUpdate: array_filters, bypass_document_validation, upsert; document
 }
 
 modifies! {
-    /// A replacement of one document, which is returned: [`Collection::find_one_and_replace`].
+    /// A replacement that returns the document it replaces: [`Collection::find_one_and_replace`].
     FindOneAndReplace: bypass_document_validation, upsert; document
 }
 
 modifies! {
-    /// A deletion of one document, which is returned: [`Collection::find_one_and_delete`].
+    /// A deletion that returns the document it deletes: [`Collection::find_one_and_delete`].
     FindOneAndDelete:
 }
 

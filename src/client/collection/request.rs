@@ -166,7 +166,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         Ok(query.await?.typed())
     }
 
-    /// Runs any command that opens a cursor, with the options in `set`. `is_named` as in [`Ready::command`].
+    /// Runs any command that opens a cursor, with the options in `set`. For `is_named`, see [`Ready::command`].
     pub async fn cursor(
         self,
         is_named: bool,

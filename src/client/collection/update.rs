@@ -148,7 +148,8 @@ pub(super) fn replace_statement(filter: &impl Serialize, replacement: &impl Seri
     statement
 }
 
-/// Returns a statement that deletes documents, or all of them for a limit of 0.
+/// Returns a statement that deletes at most `limit` of the documents that match `filter`, or all of them if `limit` is
+/// 0.
 pub(super) fn delete_statement(filter: &impl Serialize, limit: i32) -> Fields {
     let mut statement = Fields::new();
     statement.put("filter", "q", Shape::Document, filter);

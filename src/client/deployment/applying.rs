@@ -25,7 +25,7 @@ use crate::pool::service_id::ServiceId;
 /// Why a transition clears a pool.
 struct Reason {
     cause: Cause,
-    /// The generation of the connection that failed. `None`: any.
+    /// The generation of the connection that failed. `None` means any.
     generation: Option<u64>,
     service_id: Option<ServiceId>,
     interrupts: bool,

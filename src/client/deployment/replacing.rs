@@ -17,7 +17,7 @@ impl Deployment {
     /// [`InvalidOption`] as for [`Deployment::new`], and for options that cannot be replaced. Then nothing has changed.
     pub(crate) fn replace_options(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
         options.validate()?;
-        // A TXT record may have added options, with or without which these ones may come.
+        // A TXT record may have added options. The new options may include these additions or not.
         let check = self.options().check_replacement(&options);
         check.or_else(|error| self.given().check_replacement(&options).map_err(|_| error))?;
         let mut pools = Vec::new();
@@ -46,7 +46,7 @@ impl Deployment {
             }
             self.replaced.store(Some(Arc::new(Replaced { options, settled: Some(next) })));
         }
-        // Closes connections, which subscribers may learn of.
+        // Outside the lock: this closes connections, and subscribers may learn of it.
         pools.iter().for_each(Pool::renew);
         Ok(())
     }
@@ -57,7 +57,8 @@ impl Deployment {
         self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the values derived from the options with servers, as far as they were not replaced.
+    /// Returns the values derived from these options, which have servers, and from the latest replacement, if there is
+    /// one.
     pub(super) fn settled_now(&self, options: Options) -> Result<(Settled, TopologyDescription), InvalidOption> {
         match self.replaced.load_full() {
             Some(replaced) => self.settled_with(options.with_replaced(&replaced.options)),

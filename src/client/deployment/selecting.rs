@@ -307,8 +307,8 @@ impl Deployment {
         }
     }
 
-    /// Returns when a selection that begins now must end, if ever. Its limits are `serverSelectionTimeoutMS` and the
-    /// operation's deadline.
+    /// Returns the limit of a selection that begins now, if it has a limit. Its limits are `serverSelectionTimeoutMS`
+    /// and the operation's deadline.
     pub(super) fn selection_limit(&self, deadline: Option<(Instant, Duration)>) -> Option<SelectionLimit> {
         let limit = self.options().server_selection_timeout;
         let own = Instant::now().checked_add(limit);

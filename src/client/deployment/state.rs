@@ -123,8 +123,8 @@ impl Monitored {
         self.server.heartbeats.start(&self.deployment.publisher, over, awaited)
     }
 
-    /// Returns whether a result of the monitor counts: the monitors were not restarted in the meantime, and the server
-    /// still belongs to the deployment.
+    /// Returns whether a result of the monitor counts: the monitors have not been restarted in the meantime, and the
+    /// server still belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
         self.start == state.starts && snapshot.has(&self.server)
     }

@@ -51,7 +51,7 @@ use crate::endpoint::options::{InvalidOption, ReadPreference, WriteConcern};
 /// The default of `chunkSizeBytes`. A chunk's document then fits into 256 KiB.
 const CHUNK_SIZE: u32 = 255 * 1024;
 
-/// The largest document of a server, which a chunk must fit into.
+/// The size of the largest document that a server stores. A chunk must fit into it.
 const LARGEST_CHUNK: u32 = 16 * 1024 * 1024;
 
 /// The options of a bucket: [`Database::gridfs_bucket`].
@@ -153,7 +153,7 @@ struct Shared<C> {
     chunk_size: u32,
     files: Collection<FilesCollectionDocument, C>,
     chunks: Collection<Document, C>,
-    /// Whether the indexes were checked since the bucket was last dropped.
+    /// Whether the indexes have been checked since the bucket was last dropped.
     has_indexes: AtomicBool,
 }
 

@@ -101,7 +101,7 @@ impl ServerSession {
         self.id
     }
 
-    /// Returns when the identifier was generated or last sent.
+    /// Returns the time at which the identifier was generated or last sent.
     pub fn last_use(&self) -> Moment {
         self.last_use
     }

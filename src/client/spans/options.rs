@@ -103,7 +103,7 @@ impl fmt::Debug for TracingOptions {
 /// The options, completed by the environment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// The number of characters of `db.query.text`.
+    /// The maximum number of characters in `db.query.text`.
     pub(super) most: usize,
     #[cfg(feature = "opentelemetry")]
     pub(super) is_enabled: bool,

@@ -205,7 +205,7 @@ impl TopologyDescription {
         &self.servers
     }
 
-    /// Returns whether the two descriptions are equal for an application: events report the same values in both, apart
+    /// Returns whether the two descriptions look equal to an application: events report the same values in both, apart
     /// from round-trip times.
     pub(super) fn is_equivalent(&self, other: &Self) -> bool {
         // Destructured, so that a new field is a compile error until it is handled here.
@@ -360,7 +360,7 @@ impl TopologyDescription {
     }
 }
 
-/// Returns whether two descriptions are equal for an application. Most transitions leave most servers unchanged.
+/// Returns whether two descriptions look equal to an application. Most transitions leave most servers unchanged.
 pub(super) fn is_equivalent(ours: &Arc<ServerDescription>, theirs: &Arc<ServerDescription>) -> bool {
     Arc::ptr_eq(ours, theirs) || ours.is_equivalent(theirs)
 }

@@ -256,7 +256,7 @@ impl ServerDescription {
         }
     }
 
-    /// Returns whether the two descriptions are equal for an application (SDAM, "Server Description Equality"). This
+    /// Returns whether the two descriptions look equal to an application (SDAM, "Server Description Equality"). This
     /// ignores round-trip times, dates and the time of the check.
     #[must_use]
     pub fn is_equivalent(&self, other: &Self) -> bool {

@@ -42,7 +42,7 @@ pub struct CloudEnvironment {
     pub aws_ec2: String,
     /// Amazon's Security Token Service, if it is not the region's own.
     ///
-    /// `AWS_REGION` names the region, or else `AWS_DEFAULT_REGION`; its service is, for example,
+    /// `AWS_REGION`, or else `AWS_DEFAULT_REGION`, names the region; its service is, for example,
     /// `https://sts.eu-central-1.amazonaws.com`. Without a region it is the global `https://sts.amazonaws.com`. With
     /// `AWS_STS_REGIONAL_ENDPOINTS=legacy` it is also global in the regions that existed before 2019.
     pub aws_sts: Option<String>,

@@ -63,8 +63,8 @@ pub struct Options {
     /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy for all TCP connections to servers.
     /// Default none.
     pub proxy: Option<ProxyOptions>,
-    /// `compressors`, the preferred first, with `zlibCompressionLevel`. A connection uses the first compressor that the
-    /// server also supports. Default none.
+    /// `compressors`, in order of preference, with `zlibCompressionLevel`. A connection uses the first compressor that
+    /// the server also supports. Default none.
     pub compressors: Vec<Compressor>,
     /// The API version to declare with every command. Default none.
     pub server_api: Option<ServerApi>,

@@ -32,7 +32,7 @@ const SMALLEST_MAX_STALENESS: Duration = Duration::from_secs(90);
 pub struct ReadPreference {
     /// `readPreference`. Default `primary`.
     pub mode: ReadPreferenceMode,
-    /// `readPreferenceTags`: the sets of tags that a secondary may have, the preferred set first.
+    /// `readPreferenceTags`: the sets of tags that a secondary may have, in order of preference.
     ///
     /// A server matches a set if it has all tags of the set, so the empty set matches every server. By default there are
     /// no sets, and every server matches.

@@ -3,7 +3,7 @@
 use super::{InvalidOption, Options};
 
 impl Options {
-    /// Refuses options that differ from these ones in more than the credential, TLS and the compressors.
+    /// Refuses options that differ from these options in more than the credential, TLS and the compressors.
     pub(crate) fn check_replacement(&self, by: &Self) -> Result<(), InvalidOption> {
         let Self {
             hosts,
@@ -80,11 +80,11 @@ impl Options {
         }
     }
 
-    /// Returns these options with the credential, TLS and the compressors of other ones.
+    /// Returns these options with the credential, TLS and the compressors of other options.
     pub(crate) fn with_replaced(&self, by: &Self) -> Self {
         let options = Self { tls: by.tls.clone(), compressors: by.compressors.clone(), ..self.clone() };
         match by.credential.clone() {
-            // Without a source, it gets the one that a TXT record may have given.
+            // A credential without a source gets the source from the TXT record, if there is one.
             Some(credential) => options.credential(credential),
             None => Self { credential: None, ..options },
         }

@@ -275,7 +275,7 @@ fn is_true(value: &[u8]) -> bool {
     value.first_chunk().is_some_and(|value| f64::from_le_bytes(*value).abs() > 0.0)
 }
 
-/// Like [`check`], for a reply that does not begin with success.
+/// Like [`check`], but for a reply that does not begin with success.
 fn check_further(reply: &RawDocument) -> Result<(), Unsuccessful> {
     match element::find(reply, b"ok\0") {
         // The form that servers write.

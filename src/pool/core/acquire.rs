@@ -160,8 +160,8 @@ impl<E: Environment> Core<E> {
     /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
     /// as happening after it.
     ///
-    /// No path through this function makes a call. A caller whose only call is its last step does not save any
-    /// registers.
+    /// No path through this function makes a call. So a caller that makes no other call, except as its last step, saves
+    /// no registers.
     #[inline]
     pub fn try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
         if self.attention.is_needed() {
@@ -365,7 +365,7 @@ impl<E: Environment> Core<E> {
     /// Queues up as an opener, unless a connection turns out to be available. Establishes INV-5 as `queue_up` does.
     ///
     /// Does not check the phase, for three reasons. A clear does not fail a check-out whose own connection is on the
-    /// way. If that connection was not created yet, `Permit::create` refuses to create it unless the pool is ready
+    /// way. If that connection has not been created yet, `Permit::create` refuses to create it unless the pool is ready
     /// again. And a pool that is not ready has nothing to hand over.
     fn queue_up_as_opener(self: &Arc<Self>) -> Result<Seat<Grant<E>>, Idle<E>> {
         loop {

@@ -36,8 +36,8 @@
 //! already there, the caller leaves the work to that thread. So a step that closes a connection does not start the next
 //! step inside itself, however many connections are closed.
 //!
-//! No work is lost: the thread that ends the work has seen, under the same lock, that nothing is left to do. So there
-//! is never a free place beside a pool in the queue, unless a thread is about to settle the books.
+//! No work is lost: the thread that ends the work has seen, under the same lock, that nothing is left to do. So no
+//! place stays free while a pool is in the queue, unless a thread is about to settle the books.
 //!
 //! The lock of the books is the innermost lock. It is taken under a pool's locks, and no lock is taken under it.
 
@@ -185,7 +185,7 @@ impl Books {
         }
     }
 
-    /// Returns the pool that a free place is for.
+    /// Returns the pool that the next free place goes to.
     fn first(&self) -> Option<u64> {
         let share = self.fair_share();
         let in_queue = self
@@ -195,7 +195,7 @@ impl Books {
         (self.free > 0).then(|| in_queue.min().map(|(_, _, number)| number)).flatten()
     }
 
-    /// Returns whether fewer places are free or leaving than accounts of this kind exist.
+    /// Returns whether there are fewer free and leaving places than accounts of this kind.
     fn lacks_places(&self, is_meant: impl Fn(&Account) -> bool) -> bool {
         let leaving: u32 = self.accounts.values().map(|account| account.leaving).sum();
         self.accounts.values().filter(|account| is_meant(account)).count() > (self.free + leaving) as usize
@@ -222,7 +222,7 @@ impl Books {
             }
             let pool = account.pool.upgrade()?;
             account.is_asked = true;
-            // Under the lock, so that no check-in of the pool takes this question for an earlier one.
+            // Under the lock, so that no check-in of the pool mistakes this request for an earlier request.
             pool.ask();
             Some(pool)
         };
@@ -286,7 +286,7 @@ impl Budget {
         BudgetStatus { size: books.size, connections: books.size - books.free, waiting_pools }
     }
 
-    /// Returns whether a pool that does not queue up gets no place.
+    /// Returns whether a pool must queue up to get a place.
     pub(super) fn is_used_up(&self) -> bool {
         self.0.books.lock().is_used_up()
     }

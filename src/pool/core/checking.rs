@@ -23,7 +23,7 @@ pub struct Checking<E: Environment> {
 }
 
 impl CheckBeforeUse {
-    /// Returns after how many ticks of the coarse clock an idle connection is due for a check.
+    /// Returns the number of ticks of the coarse clock after which an idle connection is due for a check.
     ///
     /// One tick less than the given time, because the clock may be almost one tick late.
     fn ticks(self) -> u32 {
@@ -39,7 +39,7 @@ impl CheckBeforeUse {
 }
 
 impl<E: Environment> Core<E> {
-    /// Returns after how many ticks of the coarse clock an idle connection is due for a check.
+    /// Returns the number of ticks of the coarse clock after which an idle connection is due for a check.
     pub(super) fn ticks_before_check(policy: Option<CheckBeforeUse>) -> u32 {
         if E::CHECKS { policy.unwrap_or(CheckBeforeUse::DEFAULT).ticks() } else { CheckBeforeUse::Never.ticks() }
     }

@@ -25,7 +25,7 @@ impl<E: Environment> Core<E> {
         self.sizes.load().min
     }
 
-    /// Returns whether the mere passing of time can create work for maintenance.
+    /// Returns whether the passing of time alone can create work for maintenance.
     pub fn needs_intervals(&self) -> bool {
         self.options.needs_intervals()
             || self.min_pool_size() > 0

@@ -44,7 +44,7 @@ pub struct Core<E: Environment> {
     pub(super) vetting: bool,
     /// How many connections [`Core::populate`] must keep open, if more than `minPoolSize`.
     pub(super) wanted: StatisticU32,
-    /// After how many ticks of the coarse clock an available connection is due for a check.
+    /// The number of ticks of the coarse clock after which an available connection is due for a check.
     pub(super) check_after: u32,
     pub(super) attention: Attention,
     /// The instant that `Slot::since` counts from.
@@ -60,7 +60,7 @@ pub struct Core<E: Environment> {
     last_id: UnmodelledU64,
     /// The number of detached connections that are not closed yet.
     pub(super) stale: AtomicU32,
-    /// Whether a service was cleared since the shards were last searched for connections to it.
+    /// Whether a service has been cleared since the shards were last searched for connections to it.
     pub(super) service_cleared: AtomicU32,
     /// The numbers of connections in use that are pinned to a cursor or to a transaction: statistics for an error
     /// message.
@@ -522,7 +522,7 @@ impl<E: Environment> Core<E> {
     /// Emits and delivers an event, which is built only if a subscriber is listening. The caller must not hold a lock.
     #[inline(always)]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
-        // Inlined: as a call, this check would be the only call of a check-out.
+        // Inlined, because this check would otherwise be the only call that a check-out makes.
         if self.environment.listens() {
             self.emit_to_listeners(event);
         }
@@ -554,7 +554,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns the cause of the last clear, if its caller gave one and the pool was not made ready since.
+    /// Returns the cause of the last clear, if its caller gave one and the pool has not been made ready since.
     pub fn cause(&self) -> Option<Cause> {
         self.registry.lock().cause.clone()
     }

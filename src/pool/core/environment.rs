@@ -87,7 +87,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
         None
     }
 
-    /// Returns the budget that the pool's connections count in, always the same.
+    /// Returns the budget that the pool's connections count against. Always returns the same budget.
     fn budget(&self) -> Option<&Budget> {
         None
     }

@@ -224,7 +224,7 @@ impl<E: Environment> Held<E> {
         Ok(claimed)
     }
 
-    /// Returns whether neither the pool nor the connection's service was cleared since the connection got this
+    /// Returns whether the pool and the connection's service have not been cleared since the connection got this
     /// generation.
     #[inline]
     fn is_current(&self, generation: u64) -> bool {

@@ -11,8 +11,8 @@
 //! | 3. sets the other words | c. fence (Acquire) |
 //! | 4. sets `sequence` to the next use | d. reads `sequence` again |
 //!
-//! If b reads a word of 3, the fences order 1 before d. Then d finds a different sequence than a, and the reader tries
-//! again. If a reads the sequence of 4, it acquires 3, so b does not read an older value.
+//! If b reads a word that 3 stored, the fences order 1 before d. Then d finds a different sequence than a, and the
+//! reader tries again. If a reads the sequence that 4 stored, it acquires 3, so b does not read an older value.
 //!
 //! Step 1 may be missing if the accounting was switched off and on again: then the words still belong to a use under an
 //! earlier switch, and a reader may get a mixture. The reader finds the number of that switch in the sequence, and
@@ -182,7 +182,7 @@ impl Hold {
         }
     }
 
-    /// Marks the use of this sequence as reported. Returns whether it is the connection's current use and was not
+    /// Marks the use with this sequence as reported. Returns whether it is the connection's current use and was not
     /// reported before.
     pub(super) fn mark_reported(&self, sequence: Sequence) -> bool {
         let reported = Sequence { state: State::Reported, ..sequence };

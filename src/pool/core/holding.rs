@@ -68,7 +68,7 @@ pub struct HoldReview {
     pub ended: Vec<Holder>,
     /// The threshold, if there is one.
     pub threshold: Option<Duration>,
-    /// How long until the next look can find another long use. `None` if there is no threshold.
+    /// The time until the next look can find another long use. `None` if there is no threshold.
     pub next: Option<Duration>,
 }
 
@@ -254,13 +254,13 @@ impl<E: Environment> Core<E> {
         in_use
     }
 
-    /// Returns the record of a slot's connection, if it was written since the accounting was switched on.
+    /// Returns the record of a slot's connection, if it has been written since the accounting was switched on.
     fn noted(&self, slot: &Slot<E::Connection>) -> Option<(Sequence, Option<Use>)> {
         let (sequence, noted) = slot.hold()?.read();
         (Some(sequence.switch) == self.holding.switch()).then_some((sequence, noted))
     }
 
-    /// Returns the connections of `slots` that are in use, by elimination. Nothing was noted about them since the
+    /// Returns the connections of `slots` that are in use, by elimination. Nothing has been noted about them since the
     /// accounting was switched on, so each has been in use, available or draining since then.
     ///
     /// # Race window

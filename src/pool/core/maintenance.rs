@@ -56,7 +56,8 @@ impl<E: Environment> Core<E> {
         self.look_for_idle_elsewhere();
     }
 
-    /// Creates a connection towards `minPoolSize`, or the replacement of a worn connection (`perished.rs`).
+    /// Creates a connection if `minPoolSize` requires another, or if a worn connection needs a replacement
+    /// (`perished.rs`).
     ///
     /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting (it opens a
     /// connection itself), if the last missing connection would take the last permit, or if the budget is used up.
@@ -77,7 +78,7 @@ impl<E: Environment> Core<E> {
         self.create_towards(wanted, |total| total + 1 == wanted)
     }
 
-    /// Creates a connection towards this number, for a caller that warms the pool up.
+    /// Creates a connection if there are fewer than this number, for a caller that warms the pool up.
     ///
     /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting, if no permit is
     /// free, or if the budget is used up. While a [`WarmUp`] exists, the environment is asked for maintenance whenever
@@ -86,8 +87,8 @@ impl<E: Environment> Core<E> {
         self.create_towards(wanted, |_| false)
     }
 
-    /// Creates a connection towards this number. Leaves the last permit to check-outs if `spares_a_permit` returns
-    /// `true` for the number of connections.
+    /// Creates a connection if there are fewer than this number. Leaves the last permit to check-outs if
+    /// `spares_a_permit` returns `true` for the number of connections.
     fn create_towards(self: &Arc<Self>, wanted: u32, spares_a_permit: impl Fn(u32) -> bool) -> Option<Pending<E>> {
         loop {
             if self.state.load().phase != Phase::Ready {

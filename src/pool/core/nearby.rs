@@ -49,7 +49,7 @@ pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].
     core: Cell<u64>,
     shard: Cell<NonNull<Shard>>,
-    /// The slot of `with` and `without`. The note does not know the slot's type. While both are
+    /// The slot that `with` and `without` refer to (INV-17). The note does not know the slot's type. While both are
     /// [`PastHead::OF_NO_SHARD`], this may be a slot of an earlier core that no longer exists.
     slot: Cell<*const ()>,
     link: Cell<Link>,

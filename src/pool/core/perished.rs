@@ -76,7 +76,8 @@ impl<E: Environment> Core<E> {
         self.idle_for_too_long(slot) || self.is_expired(slot)
     }
 
-    /// Returns when the lifetime of a connection that is created now will be over, in ticks since the pool's epoch.
+    /// Returns the time at which the lifetime of a connection that is created now will end, in ticks since the pool's
+    /// epoch.
     pub(super) fn expiry(&self, id: u64) -> u32 {
         let most = self.options.max_lifetime;
         if most.is_zero() {
@@ -123,7 +124,7 @@ impl<E: Environment> Core<E> {
         let _registry = self.registry.lock();
         let can_spare = self.can_spare_one();
         if can_spare {
-            // No longer counts as established, for the next thread that asks.
+            // From here on, no other thread counts the connection as established.
             held.slot().set_stamp(Stamp { live: false, ..held.slot().stamp() });
         }
         can_spare

@@ -59,7 +59,7 @@ impl Head {
         }
     }
 
-    /// Returns the head after the slot on top was taken.
+    /// Returns the head that is left once the top slot has been taken.
     #[inline]
     fn without<C>(self, top: &Slot<C>) -> Self {
         Self { top: top.link().next, ..self.next() }

@@ -37,9 +37,9 @@ impl<E: Environment> Core<E> {
         admitted.map(|()| Some(Permit::new(self.clone())))
     }
 
-    /// Counts one more pending connection as [`Capacity::admit_first`](super::capacity::Capacity::admit_first) does. If
-    /// only the budget does not admit it, the pool is then in the budget's queue, and otherwise it is not. The caller
-    /// holds the wait list's lock, and after a refusal, without the lock, lets the budget [settle](Budget::settle).
+    /// Counts one more pending connection as [`Capacity::admit_first`](super::capacity::Capacity::admit_first) does.
+    /// Afterwards, the pool is in the budget's queue if only the budget refused, and in no other case. The caller holds
+    /// the wait list's lock, and after a refusal, without the lock, lets the budget [settle](Budget::settle).
     pub(super) fn admit_first(self: &Arc<Self>, limits: CapacityLimits) -> Result<(), Counts> {
         if let Some(budget) = self.budget() {
             let counts = self.capacity.load();
@@ -59,8 +59,8 @@ impl<E: Environment> Core<E> {
         admitted
     }
 
-    /// Returns the limits that decide whether a check-out which is about to queue up is admitted at once. Under a
-    /// budget, it queues up in any case, and [`Core::serve_permits`] then asks for a place.
+    /// Returns the limits within which a check-out that is about to queue up is admitted at once. Under a budget, it
+    /// queues up in any case, and [`Core::serve_permits`] then asks for a place.
     pub(super) fn limits_of_the_first(&self) -> CapacityLimits {
         let limits = self.limits();
         if self.is_budgeted() { CapacityLimits { total: 0, ..limits } } else { limits }
@@ -71,7 +71,7 @@ impl<E: Environment> Core<E> {
         self.budget().is_some()
     }
 
-    /// Returns whether a connection cannot be opened without waiting for the budget.
+    /// Returns whether opening a connection would have to wait for the budget.
     pub fn lacks_budget(&self) -> bool {
         self.budget().is_some_and(Budget::is_used_up)
     }
@@ -97,8 +97,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Gives the place of a connection back, whose capacity is released, and serves the waiters if one waits for the
-    /// capacity. `was_leaving` says whether the connection was closed for another pool.
+    /// Gives back the place of a connection whose capacity is released, and serves the waiters if one of them waits for
+    /// that capacity. `was_leaving` says whether the connection was closed for another pool.
     pub(super) fn give_back(self: &Arc<Self>, is_awaited: bool, was_leaving: bool) {
         if let Some(budget) = self.budget() {
             budget.give_back(self.number, was_leaving);

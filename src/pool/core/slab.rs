@@ -151,8 +151,8 @@ impl<C> Slot<C> {
         self.started.store(started.word(), UnmodelledOrdering::Relaxed);
     }
 
-    /// Returns when the connection was checked out, if a subscriber was listening then, and forgets the time. Called by
-    /// the owner, and by a forked child.
+    /// Takes the time at which the connection was checked out, if a subscriber was listening then. Called by the owner,
+    /// and by a forked child.
     pub(super) fn take_started(&self) -> Started {
         // Relaxed: see `known_as`. Not a swap, because nothing else writes the word.
         let started = Started::from_word(self.started.load(UnmodelledOrdering::Relaxed));
@@ -320,7 +320,7 @@ impl<C> Slot<C> {
         drop(self.interrupting.lock());
     }
 
-    /// Returns the record of the connection's holder, if it was ever created.
+    /// Returns the record of the connection's holder, if it has been created.
     pub(super) fn hold(&self) -> Option<&Hold> {
         self.hold.get().map(|hold| &**hold)
     }
@@ -334,7 +334,7 @@ impl<C> Slot<C> {
         self.hold().expect("BUG: a record is gone")
     }
 
-    /// Returns when the connection became available, or when its timed use began.
+    /// Returns the time at which the connection became available, or at which its timed use began.
     #[inline]
     pub(super) fn since(&self) -> u64 {
         // Relaxed: the owner reads its own or the previous owner's value, ordered by the step that passed the slot on.
@@ -353,7 +353,8 @@ impl<C> Slot<C> {
         self.since.store(since, Ordering::Relaxed);
     }
 
-    /// Returns when the connection became available, on the environment's coarse clock. Called by the owner.
+    /// Returns the time at which the connection became available, on the environment's coarse clock. Called by the
+    /// owner.
     #[inline]
     pub(super) fn idle_since(&self) -> u32 {
         // Relaxed: see `known_as`.
@@ -371,7 +372,7 @@ impl<C> Slot<C> {
         }
     }
 
-    /// Returns when the connection's lifetime is over, for any thread. `u32::MAX` means never.
+    /// Returns the time at which the connection's lifetime ends. Any thread may call this. `u32::MAX` means never.
     pub(super) fn expires_at(&self) -> u32 {
         // Relaxed: see `since`.
         self.expires_at.load(UnmodelledOrdering::Relaxed)
@@ -465,7 +466,7 @@ pub(super) struct Slab<C> {
     first: Box<[Slot<C>]>,
     /// Segment `k` has `2^k` times as many slots as `first`, which is as many as all slots before it together.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
-    /// The number of slots that were ever handed out.
+    /// The number of slots that have ever been handed out.
     len: AtomicU32,
 }
 
@@ -544,8 +545,8 @@ impl<C> Slab<C> {
         index
     }
 
-    /// Returns the number of slots that were ever handed out. At least the height of any stack whose head the caller has
-    /// acquired.
+    /// Returns the number of slots that have ever been handed out. At least the height of any stack whose head the
+    /// caller has acquired.
     pub(super) fn handed_out(&self) -> usize {
         // Relaxed: each slot of a stack was handed out before it was pushed, and the head publishes the push.
         self.len.load(Ordering::Relaxed) as usize
@@ -574,7 +575,7 @@ impl<C> Slab<C> {
         })
     }
 
-    /// Returns all slots that were ever handed out.
+    /// Returns all slots that have ever been handed out.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<C>> {
         // ORD: Acquire; pairs with the Release in `grow`; makes the segments visible.
         (0..self.len.load(unless_mutant("growth_acquires_nothing", Ordering::Acquire))).map(|index| self.slot(index))

@@ -51,7 +51,7 @@ impl<E: Environment> Pending<E> {
         self.0.generation()
     }
 
-    /// Adds the connection to its service, in load-balanced mode, which gives it the service's generation. Does nothing
+    /// In load-balanced mode, adds the connection to its service, which gives it the service's generation. Does nothing
     /// in other modes, or when called again.
     pub fn identify(&self, service_id: ServiceId) {
         let core = self.0.core();

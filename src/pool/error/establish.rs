@@ -139,7 +139,8 @@ impl EstablishError {
         self.0.pooled.as_ref().map(|pooled| &*pooled.address)
     }
 
-    /// Returns the number of the connection that failed, or `None` if it belonged to no pool or was not created yet.
+    /// Returns the number of the connection that failed, or `None` if it belonged to no pool or had not been created
+    /// yet.
     #[must_use]
     pub fn connection_id(&self) -> Option<u64> {
         self.created().map(|(connection_id, _)| connection_id)
@@ -149,7 +150,7 @@ impl EstablishError {
         self.0.pooled.as_ref()?.created
     }
 
-    /// Returns the generation in which the connection was created, or `None` if it belonged to no pool or was not
+    /// Returns the generation in which the connection was created, or `None` if it belonged to no pool or had not been
     /// created yet.
     ///
     /// An error from a generation older than the pool's says nothing new about the server.

@@ -70,7 +70,7 @@ pub struct PoolMetrics {
     /// Sampled: about one use in 128 is timed, and its time is exact. For each slot that the pool keeps for a
     /// connection, the first use is timed, and then one use after every 64 to 190 other uses. That number is drawn at
     /// random each time, so that the sample does not follow a pattern in the application's uses. [`Histogram::count`]
-    /// is the number of timed uses. [`CheckOutMetrics::succeeded`] is the number of all uses that have begun.
+    /// is the number of timed uses. [`CheckOutMetrics::succeeded`] counts every use that has begun.
     pub use_time: Histogram,
     /// The connections that were opened and closed.
     pub connections: ConnectionMetrics,

@@ -73,7 +73,8 @@ macro_rules! pool_options {
             /// [`Endpoint`](crate::Endpoint) has no check, because its connections notice that the server has closed
             /// them. Not part of connection strings.
             pub check_before_use: Option<CheckBeforeUse>,
-            /// How long a connection may exist, to the tenth of a second. Zero, the default, means no limit.
+            /// How long a connection may exist, with a resolution of a tenth of a second. Zero, the default, means no
+            /// limit.
             ///
             /// A connection in use is not disturbed: it is closed when it comes back. Up to `minPoolSize` connections
             /// are replaced before they are closed, and can be checked out until then, unless the pool already has
@@ -256,7 +257,7 @@ pub enum BackgroundInterval {
     /// Without `minPoolSize`, `maxIdleTimeMS` and a lifetime, the passing of time does not create work, and maintenance begins only
     /// when there is work. In load-balanced mode it always begins at intervals.
     Every(Duration),
-    /// Maintenance never begins. This is for tests: a pool without maintenance does not open connections towards
+    /// Maintenance never begins. This is for tests: a pool without maintenance does not open connections to reach
     /// `minPoolSize`, does not close idle connections without traffic, and does not interrupt connections in use.
     Never,
 }
@@ -293,7 +294,7 @@ impl PoolOptions {
         self
     }
 
-    /// Returns whether the passing of time can wear a connection out.
+    /// Returns whether connections can become unusable merely by growing old or staying idle.
     pub(crate) fn has_expiry(&self) -> bool {
         !self.max_idle_time.is_zero() || !self.max_lifetime.is_zero()
     }
@@ -354,7 +355,7 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Returns whether the mere passing of time can create work for the background task, whatever the pool's sizes.
+    /// Returns whether the passing of time alone can create work for the background task, whatever the pool's sizes.
     ///
     /// Such work is closing connections that were idle for too long or are too old. `minPoolSize` also creates such
     /// work, because failed openings are retried, and so does a resize (`Core::needs_intervals`). All other work

@@ -19,7 +19,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passing of
 /// time can create work.
 ///
-/// A run never waits. Connections towards `minPoolSize` are opened by separate tasks. When such a task ends, the core
+/// A run never waits. Separate tasks open the connections that `minPoolSize` requires. When such a task ends, the core
 /// requests the next run.
 ///
 /// With [`BackgroundInterval::Never`] the task does not run maintenance, and only notices the end of its runtime.

@@ -154,7 +154,8 @@ impl<E: Establish> PoolBuilder<E> {
     /// check-out fails unless it finds a connection or may open one. A check-out that opens a connection does not count
     /// as waiting.
     ///
-    /// `ConnectionCheckOutFailed` is emitted with the reason "timeout", the nearest of the specification's words.
+    /// `ConnectionCheckOutFailed` is emitted with the reason "timeout", the closest of the reasons that the
+    /// specification defines.
     #[doc(alias = "max_wait_queue_size")]
     #[doc(alias = "waitQueueSize")]
     pub fn max_waiting(mut self, limit: Option<u32>) -> Self {
@@ -164,8 +165,8 @@ impl<E: Establish> PoolBuilder<E> {
 
     /// Sets the budget that the pool shares with other pools. By default the pool is under no budget.
     ///
-    /// The pool then holds at most `maxPoolSize` connections, and all pools under the budget together hold at most the
-    /// budget's. See [`Budget`] for the rules by which they share.
+    /// The pool then holds at most `maxPoolSize` connections, and all pools under the budget together hold at most as
+    /// many as the budget allows. See [`Budget`] for the rules by which they share.
     pub fn budget(mut self, budget: &Budget) -> Self {
         self.budget = Some(budget.clone());
         self
@@ -177,7 +178,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records the time that
     /// the check-out waited (`waited_ms`, in milliseconds) and the pool's numbers at the end: `in_use`, `available`,
     /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs at most one warning a second.
-    /// `suppressed` counts the slow check-outs that were not logged since the last warning.
+    /// `suppressed` counts the slow check-outs that have not been logged since the last warning.
     ///
     /// A check-out that finds a connection at once is not measured and costs nothing extra. A check-out that waits
     /// reads a clock twice and makes one more allocation.

@@ -181,7 +181,7 @@ impl<'p, E: Establish> Waiting<'p, E> {
         self.poll_with(pool, context, |acquire, context| acquire.poll(context))
     }
 
-    /// Like [`poll_for`](Self::poll_for), for a wait that was polled before.
+    /// Like [`poll_for`](Self::poll_for), but for a wait that has been polled before.
     #[inline]
     fn poll_again_for(self: Pin<&mut Self>, pool: &'p Pool<E>, context: &mut Context<'_>) -> Poll<Acquired<E>> {
         self.poll_with(pool, context, Acquire::poll_again)

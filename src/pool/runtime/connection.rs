@@ -163,8 +163,8 @@ impl<E: Establish> Connection<E> {
         done.ok_or_else(|| self.interrupted(has_begun))
     }
 
-    /// Like [`interruptible`](Self::interruptible), for an operation that keeps its state in the connection. Returns
-    /// `None` if the connection was [`interrupted`](Self::interrupted).
+    /// Like [`interruptible`](Self::interruptible), but for an operation that keeps its state in the connection.
+    /// Returns `None` if the connection was [`interrupted`](Self::interrupted).
     ///
     /// `sends` tells whether the operation's next poll may send data. If it only receives, a reply that has already
     /// arrived takes precedence over the interruption.

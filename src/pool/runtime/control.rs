@@ -99,7 +99,7 @@ impl<E: Establish> Pool<E> {
     /// Changes `maxPoolSize`, `minPoolSize` and `maxConnecting` while the pool is in use. `change` gets the present
     /// [`options`](Self::options), and is called again if another thread resizes the pool at the same time.
     ///
-    /// If the pool grows, waiting check-outs open connections at once, and so does the background task towards
+    /// If the pool grows, waiting check-outs open connections at once, and so does the background task, up to
     /// `minPoolSize`. If it shrinks, no connection is opened beyond the new maximum from now on. Surplus connections
     /// are closed with the reason "stale", even if check-outs are waiting: available connections at once, and
     /// connections in use when they come back. Until then, check-outs and check-ins take a longer path.
@@ -259,7 +259,7 @@ impl<E: Establish> Pool<E> {
 pub struct WeakPool<E: Establish>(Weak<Shared<E>>);
 
 impl<E: Establish> WeakPool<E> {
-    /// Returns a handle that keeps the pool open. Returns `None` if the pool has no such handle left.
+    /// Returns a handle that keeps the pool open. Returns `None` if no handle of that kind is left.
     #[must_use]
     pub fn upgrade(&self) -> Option<Pool<E>> {
         self.0.upgrade().map(Pool::of)

@@ -72,7 +72,7 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) timeout: Option<Duration>,
     /// How many check-outs may wait at a time.
     pub(super) max_waiting: Option<u32>,
-    /// The budget that the pool's connections count in.
+    /// The budget that the pool's connections count against.
     pub(super) budget: Option<Budget>,
     /// Decides which slow check-outs are reported. `None` reports none.
     pub(super) slow_check_outs: Option<SlowCheckOuts>,

@@ -233,7 +233,7 @@ impl Establishing {
         self.load_balanced
     }
 
-    /// Returns whether the connection is being opened in the background towards `minPoolSize`, rather than for a
+    /// Returns whether the connection is being opened in the background to reach `minPoolSize`, rather than for a
     /// check-out.
     #[must_use]
     pub fn is_in_background(&self) -> bool {

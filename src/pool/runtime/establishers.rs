@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// An establisher that was replaced is kept as long as the pool, because its users borrow it from the pool.
 pub(super) struct Establishers<E> {
     first: Arc<E>,
-    /// INV-18 (establishers stay): the pointer is that of an `Arc` in `all`, and `all` only grows.
+    /// INV-18 (establishers stay): the pointer comes from an `Arc` in `all`, and `all` only grows.
     present: AtomicPtr<E>,
     all: Mutex<Vec<Arc<E>>>,
 }

@@ -28,7 +28,8 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// Returns this process. A fork counts once a pool, a session pool or an [`OfThisProcess`] was created before it.
+    /// Returns this process. A fork counts only if a pool, a session pool or an [`OfThisProcess`] was created before
+    /// it.
     #[inline]
     pub(crate) fn this() -> Self {
         // Relaxed: written only in a child, while it has a single thread.
@@ -47,7 +48,7 @@ impl Process {
         self.0
     }
 
-    /// Returns the process with this number of forks before it.
+    /// Returns the process that this many forks have led to.
     pub(crate) fn numbered(number: u32) -> Self {
         Self(number)
     }

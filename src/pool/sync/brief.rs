@@ -95,8 +95,8 @@ struct Request<T> {
     run: Option<Run<T>>,
 }
 
-/// SAFETY, for the caller: the request is the first field of an `Errand` with this section, was not served yet, and its
-/// thread waits until it is. The caller holds the lock that the other reference leads to.
+/// SAFETY, for the caller: the request is the first field of an `Errand` with this section. It has not been served yet,
+/// and its thread waits until it is. The caller holds the lock that the other reference leads to.
 type Run<T> = unsafe fn(*const Request<T>, &mut T);
 
 impl<T> Request<T> {
@@ -311,7 +311,7 @@ impl<T> BriefLock<T> {
             // attempt to lock, it does not take the cache line away from the holder.
             //
             // A holder releases the lock only after it has served every request that it took. So if this succeeds, this
-            // request is in the list and is served here, or it was run since the check above. It was not given the
+            // request is in the list and is served here, or it has been run since the check above. It was not given the
             // lock, because the lock would then be held.
             if (before.is_null() || backoff.is_long()) && !self.held.load(Ordering::Relaxed) && self.try_acquire() {
                 self.serve(ptr::null());

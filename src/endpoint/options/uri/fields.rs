@@ -107,7 +107,7 @@ fn rows() -> impl Iterator<Item = Row> {
 /// # Errors
 ///
 /// An error names the option, the value and what is allowed, as [`InvalidOption`] does. It never repeats a secret.
-/// Unknown fields and invalid values in a map are refused. A connection string is read as by [`Options::parse`].
+/// Unknown fields and invalid values in a map are refused. A connection string is read as [`Options::parse`] reads it.
 impl<'de> Deserialize<'de> for Options {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Fields)

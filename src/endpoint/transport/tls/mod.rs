@@ -13,8 +13,8 @@
 //! not done if `tlsDisableOCSPEndpointCheck` forbids it, or if a proxy is set, which no request may bypass (`responders`;
 //! steps 4 and 7). Their answers are kept until they expire.
 //!
-//! Revocation lists are not read (steps 5 and 6), which a SHOULD permits. A resumed session relies on the check of its first
-//! connection.
+//! Revocation lists are not read (steps 5 and 6): the specification only says that a driver SHOULD read them. A resumed
+//! session relies on the check of its first connection.
 
 use std::fmt;
 use std::io;

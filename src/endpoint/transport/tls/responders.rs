@@ -26,8 +26,8 @@ use crate::text::printable::{Printable, PrintableError};
 /// The longest wait for responders.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How long responders without a conclusive answer are not asked again, in seconds. Otherwise, each connection would wait
-/// for them.
+/// The pause, in seconds, before responders that gave no conclusive answer are asked again. Without the pause, each
+/// connection would wait for them.
 const PAUSE: u64 = 60;
 
 /// How many of a certificate's responders are asked.

@@ -114,7 +114,7 @@ impl<'a> Certificate<'a> {
         self.issuer == self.subject
     }
 
-    /// Returns the first and the last time of the validity, both inclusive, in seconds since 1970.
+    /// Returns the start and the end of the validity period, both inclusive, in seconds since 1970.
     ///
     /// # Errors
     ///

@@ -196,7 +196,7 @@ pub enum OcspError {
     /// The response is about other certificates.
     #[error("the stapled OCSP response is about another certificate")]
     NotCovered,
-    /// The response becomes valid in the future, by more than `CLOCK_SKEW`.
+    /// The response becomes valid more than `CLOCK_SKEW` in the future.
     #[error("the stapled OCSP response is not valid yet: thisUpdate is {this_update}, and now is {now}")]
     NotYetValid {
         /// When the response becomes valid, in seconds since 1970.

@@ -279,9 +279,9 @@ impl<G> WaitList<G> {
     /// The largest number of promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. The number
     /// is small, so that the section under the lock is short and delays leaving waiters only briefly.
     pub(super) const BATCH: usize = 16;
-    /// After how many tickets a newcomer looks ahead.
+    /// The number of tickets after which a newcomer looks ahead.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
-    /// After how many looks a newcomer that is waiting for a cell tries the lock.
+    /// The number of looks after which a newcomer that is waiting for a cell tries the lock.
     #[cfg(not(loom))]
     const LOOKS: u32 = 8;
     #[cfg(loom)]

@@ -50,16 +50,16 @@ impl Parking {
 
     /// Returns whether this waker would wake the waiter. The granter may have moved the parked waker out. As long as
     /// the two wakers are equal, that is harmless: the granter wakes the parked waker after the grant. The parked waker
-    /// may even have been freed, and `waker` may belong to another task at the same address. But then the grant was
-    /// published before `waker` was created, and the waiter has looked for the grant since, and found it.
+    /// may even have been freed, and `waker` may belong to another task at the same address. But in that case the grant
+    /// was published before `waker` was created. The waiter has looked for the grant since then, and found it.
     ///
     /// # Safety
     ///
     /// The caller is the waiter, and is parked.
     #[inline]
     pub(super) unsafe fn wakes(&self, _: &mut WaiterSide, waker: &Waker) -> bool {
-        // SAFETY: the waiter reads its own writes, and no thread writes. Only the bits are compared, and no waker is
-        // dropped.
+        // SAFETY: the waiter reads its own writes, and no other thread writes. Only the bits are compared, and no waker
+        // is dropped.
         self.waker.with(|present| unsafe { (*present).assume_init_ref().will_wake(waker) })
     }
 

@@ -201,7 +201,7 @@ impl<G> Spares<G> {
     }
 }
 
-/// Leads from the tickets of a lane to their segments.
+/// Maps the tickets of a lane to their segments.
 pub(super) struct Directory<G> {
     root: [AtomicPtr<Upper<G>>; ROOT],
 }
