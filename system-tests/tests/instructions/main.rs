@@ -18,10 +18,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wharf::unstable::pool::{Core, Environment, Grant, Hit, Nearby};
-use wharf::{Establish, EstablishError, Establishing, Pool, PoolOptions};
+use wharf::{CheckBeforeUse, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 mod callgrind;
 mod client;
@@ -42,6 +42,15 @@ const CORE_INSTRUCTIONS_WITHOUT_METRICS: f64 = 68.0;
 /// Check-out and check-in of the pool on tokio. Measured: 107, and 85 without metrics, with the same compiler.
 const POOL_INSTRUCTIONS: f64 = 114.0;
 const POOL_INSTRUCTIONS_WITHOUT_METRICS: f64 = 90.0;
+
+/// The same, with connections that are checked before a use if they were idle for longer than a second. Measured: 135.
+const POOL_INSTRUCTIONS_WITH_CHECKS: f64 = 142.0;
+
+/// The same, with connections whose lifetime is limited, which takes a reading of the clock. Measured: 446.
+const POOL_INSTRUCTIONS_WITH_LIFETIMES: f64 = 470.0;
+
+/// The same, with connections that are checked before each use, by a check that does nothing. Measured: 2,681.
+const POOL_INSTRUCTIONS_IF_ALWAYS_CHECKED: f64 = 2_820.0;
 
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
@@ -73,7 +82,8 @@ fn pairs_on_the_core<const METERED: bool>(rounds: u64) {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_pool() {
-    let cost = cost_of_a_round("pair_on_the_pool", pairs_on_the_pool::<true>);
+    let cost =
+        cost_of_a_round("pair_on_the_pool", |rounds| pairs_on_the_pool(Numbers::<true, false>, default(), rounds));
     assert_hit_path(&cost, POOL_INSTRUCTIONS);
 }
 
@@ -81,14 +91,50 @@ fn pair_on_the_pool() {
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_pool_without_metrics() {
-    let cost = cost_of_a_round("pair_on_the_pool_without_metrics", pairs_on_the_pool::<false>);
+    let cost = cost_of_a_round("pair_on_the_pool_without_metrics", |rounds| {
+        pairs_on_the_pool(Numbers::<false, false>, default(), rounds)
+    });
     assert_hit_path(&cost, POOL_INSTRUCTIONS_WITHOUT_METRICS);
 }
 
-fn pairs_on_the_pool<const METERED: bool>(rounds: u64) {
+/// The default policy of the check before use costs two readings of a coarse clock, which are loads.
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn pair_on_the_pool_with_checks() {
+    let cost = cost_of_a_round("pair_on_the_pool_with_checks", |rounds| {
+        pairs_on_the_pool(Numbers::<true, true>, default(), rounds);
+    });
+    assert_hit_path(&cost, POOL_INSTRUCTIONS_WITH_CHECKS);
+}
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn pair_on_the_pool_with_lifetimes() {
+    let cost = cost_of_a_round("pair_on_the_pool_with_lifetimes", |rounds| {
+        pairs_on_the_pool(Numbers::<true, false>, default().max_lifetime(Duration::from_secs(3_600)), rounds);
+    });
+    println!("{cost}");
+    assert!(cost.instructions <= POOL_INSTRUCTIONS_WITH_LIFETIMES, "{cost}");
+}
+
+#[test]
+#[ignore = "needs valgrind and objdump; CI runs it"]
+fn pair_on_the_pool_that_always_checks() {
+    let cost = cost_of_a_round("pair_on_the_pool_that_always_checks", |rounds| {
+        pairs_on_the_pool(Numbers::<true, true>, default().check_before_use(CheckBeforeUse::Always), rounds);
+    });
+    println!("{cost}");
+    assert!(cost.instructions <= POOL_INSTRUCTIONS_IF_ALWAYS_CHECKED, "{cost}");
+}
+
+fn default() -> PoolOptions {
+    PoolOptions::default()
+}
+
+fn pairs_on_the_pool<E: Establish>(establish: E, options: PoolOptions, rounds: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let pool = Pool::builder("here:1", Numbers::<METERED>).build().unwrap();
+        let pool = Pool::builder("here:1", establish).options(options).build().unwrap();
         pool.ready();
         let mut held = Vec::new();
         for _ in 0..IDLE {
@@ -109,7 +155,7 @@ fn clone_of_a_pool() {
     let cost = cost_of_a_round("clone_of_a_pool", |rounds| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let pool = Pool::builder("here:1", Numbers::<true>).build().unwrap();
+            let pool = Pool::builder("here:1", Numbers::<true, false>).build().unwrap();
             begin_counting();
             for _ in 0..rounds {
                 drop(black_box(pool.clone()));
@@ -200,12 +246,13 @@ unsafe impl<const METERED: bool> Environment for Alone<METERED> {
 }
 
 /// Connections that are just numbers.
-struct Numbers<const METERED: bool>;
+struct Numbers<const METERED: bool, const CHECKS: bool>;
 
-impl<const METERED: bool> Establish for Numbers<METERED> {
+impl<const METERED: bool, const CHECKS: bool> Establish for Numbers<METERED, CHECKS> {
     type Connection = u64;
 
     const METERED: bool = METERED;
+    const HAS_CHECK: bool = CHECKS;
 
     async fn establish(&self, connecting: Establishing) -> Result<u64, EstablishError> {
         Ok(connecting.connection_id())
