@@ -22,6 +22,9 @@ async fn resize_refuses_what_cannot_work_or_cannot_change() {
         ((|options| options.max_idle_time(Duration::from_secs(1))) as fn(PoolOptions) -> PoolOptions, "maxIdleTimeMS"),
         (|options| options.load_balanced(true), "loadBalanced"),
         (|options| options.background_interval(wharf::BackgroundInterval::Never), "backgroundInterval"),
+        (|options| options.check_before_use(wharf::CheckBeforeUse::Never), "checkBeforeUse"),
+        (|options| options.max_lifetime(Duration::from_secs(1)), "maxLifetime"),
+        (|options| options.jitter_percent(5), "jitterPercent"),
     ] {
         assert_eq!(refused(change), format!("{option} cannot change while the pool is in use"));
     }
