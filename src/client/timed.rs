@@ -42,7 +42,7 @@ impl Client {
         Ok(of_session.unwrap_or_else(|| own.or(self.options().timeout)))
     }
 
-    /// Returns the time limit of an operation unchanged.
+    /// Returns the time limit of an operation without starting it.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Client {
         self.timeout_of(operation.limiting_session(), &operation.command)
     }
 
-    /// Runs an operation for the caller at `site`, with the limit from [`limit_of`](Self::limit_of), which is already
+    /// Runs an operation for the caller at `site`. The limit comes from [`limit_of`](Self::limit_of), and is already
     /// running.
     pub(crate) fn run_within<'c>(
         &'c self,

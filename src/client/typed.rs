@@ -155,7 +155,7 @@ impl<'c> Prepared<'c> {
         Self { client: client.clone(), database, body, session: None, read_preference: None, timeout: Limit::Unset }
     }
 
-    /// Returns the time limit unchanged.
+    /// Returns the time limit without starting it.
     ///
     /// # Errors
     ///

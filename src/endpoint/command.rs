@@ -240,18 +240,18 @@ impl<'a> Command<'a> {
         self.sequences
     }
 
-    /// Returns the limit of the command or, if it has none, of the options. The clock starts now.
+    /// Returns the command's limit or, if it has none, the options' limit. The clock starts now.
     #[inline]
     pub(crate) fn limit(&self, options: &Options) -> Limit {
         self.unstarted_limit(options).start()
     }
 
-    /// Returns the limit of the command itself, unchanged.
+    /// Returns the command's own limit, which may not be running yet.
     pub(crate) fn own_limit(&self) -> Limit {
         self.limit
     }
 
-    /// Returns the limit of the command or, if it has none, of the options, unchanged.
+    /// Returns the command's limit or, if it has none, the options' limit. Does not start it.
     #[inline]
     pub(crate) fn unstarted_limit(&self, options: &Options) -> Limit {
         self.limit.or(options.timeout)

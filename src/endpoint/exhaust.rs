@@ -11,7 +11,7 @@ use super::pooled::OperationError;
 use crate::endpoint::wire::Flags;
 use crate::pool::runtime::Connection;
 
-/// The replies to one command, which the server sends without further requests (OP_MSG, "moreToCome on responses").
+/// The replies that the server sends to one command without further requests (OP_MSG, "moreToCome on responses").
 ///
 /// Borrows the connection until the last reply. Dropping this value earlier leaves the connection in the middle of the
 /// stream. Only the server knows how many replies would follow, so the connection cannot be drained: check-in closes

@@ -102,8 +102,8 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection for an operation with this limit, which is already running. `selection_end` is when the
-    /// `serverSelectionTimeoutMS` of the operation expires, if that limits the check-out as well.
+    /// Checks out a connection for an operation with this limit, which is already running. `selection_end` is the time
+    /// at which the operation's `serverSelectionTimeoutMS` expires, if that limits the check-out as well.
     #[inline]
     pub(crate) async fn check_out_for(
         &self,

@@ -9,8 +9,8 @@ use crate::pool::metrics::Histogram;
 pub(super) struct LastRead(Vec<(Duration, u64)>);
 
 impl LastRead {
-    /// For each bucket that has counted something since the last call, calls `record` with a time in seconds and how often
-    /// to record it.
+    /// For each bucket that has counted something since the last call, calls `record` with a time in seconds and the
+    /// number of times to record it.
     ///
     /// The time is about the middle of the bucket, within 3.2 % of each time that the bucket counted. If more than `most`
     /// times are new, each bucket gets its share of `most`.

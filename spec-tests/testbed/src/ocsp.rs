@@ -123,7 +123,7 @@ pub struct ResponseOptions {
     pub extension: Option<(Place, bool)>,
     /// Whether the response names a signer other than the actual signer.
     pub misnamed: bool,
-    /// How many certificates of other delegates, with the same name and rights, precede a delegate's own.
+    /// The number of other delegates' certificates, with the same name and rights, that come before the delegate's own.
     pub namesakes: usize,
 }
 

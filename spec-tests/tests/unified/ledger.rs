@@ -46,12 +46,12 @@ pub fn cases() -> impl Iterator<Item = (Which, &'static str, &'static str)> {
 
 const BOTH: &[Which] = &[Which::Pooled, Which::Single];
 
-/// Returns an entry of the single client.
+/// Returns an entry for the single client.
 const fn single(file: &'static str, cases: &'static [&'static str], reason: &'static str) -> Entry {
     Entry { file, cases, reason, clients: &[Which::Single], timeout_by_chance: false, editions: EITHER }
 }
 
-/// Returns an entry of the single client for a file that only the newest edition has.
+/// Returns an entry for the single client, about a file that only the newest edition has.
 const fn newer(file: &'static str, cases: &'static [&'static str], reason: &'static str) -> Entry {
     Entry { editions: NEWEST, ..single(file, cases, reason) }
 }

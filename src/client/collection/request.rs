@@ -32,7 +32,7 @@ pub(crate) trait Call: Sized {
 
     fn client(&self) -> Self::Client;
 
-    /// Returns the time limit unchanged.
+    /// Returns the time limit without starting it.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl<'c, C> Request<'c, C> {
 }
 
 impl<'c, C: AnyClient> Request<'c, C> {
-    /// Returns the time limit that has started, or else the call's limit unchanged.
+    /// Returns the time limit that has started, or else the call's limit without starting it.
     ///
     /// # Errors
     ///

@@ -71,8 +71,8 @@ impl Deployment {
     }
 
     /// Does the work that is kept for the end of a call, on a client that does not spawn it. Altogether, this work may
-    /// take `connectTimeoutMS`, but at most 10 s and no longer than the call itself. Unfinished work is then abandoned.
-    /// If the call runs out of time before the work begins, the next call does the work.
+    /// take up to `connectTimeoutMS`, but no more than 10 s, and no longer than the call itself. Unfinished work is
+    /// then abandoned. If the call runs out of time before the work begins, the next call does the work.
     pub(crate) async fn finish_kept(&self, call: Limit) {
         let mut at = None;
         loop {

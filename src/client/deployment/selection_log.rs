@@ -19,7 +19,7 @@ use crate::text::printable::PrintableError;
 /// The target of the messages: the component `serverSelection` of the logging specification.
 const TARGET: &str = "wharf::serverSelection";
 
-/// The operation that a server is selected for, as the log names it.
+/// The operation that a server is selected for, in the terms of the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoggedOperation<'a> {
     /// A command, with the number of its operation.

@@ -1,4 +1,4 @@
-//! The deployment's state: its servers, where their monitors run, and its end.
+//! The deployment's state: its servers, where their monitors run, and whether it is closed.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -9,7 +9,7 @@ use super::ending::End;
 use crate::endpoint::Limit;
 
 impl End {
-    /// Returns the time limit of the command unchanged.
+    /// Returns the time limit of the command without starting it.
     pub(super) fn limit_in(self, explicit: &Explicit) -> Limit {
         match (explicit.limit(), self) {
             (Some(limit), Self::Commit) => limit,
@@ -21,31 +21,30 @@ impl End {
 }
 
 impl Session {
-    /// Returns the time limit of a commit unchanged.
+    /// Returns the time limit of a commit without starting it.
     pub(crate) fn limit_of_commit(&self) -> Limit {
         End::Commit.limit_in(self.explicit())
     }
 
-    /// Returns the time limit of an abort unchanged.
+    /// Returns the time limit of an abort without starting it.
     pub(crate) fn limit_of_abort(&self) -> Limit {
         End::Abort.limit_in(self.explicit())
     }
 
-    /// Commits the transaction, with the limit from [`limit_of_commit`](Self::limit_of_commit), which is already
-    /// running.
+    /// Commits the transaction. `limit` comes from [`limit_of_commit`](Self::limit_of_commit), and is already running.
     #[track_caller]
     pub(crate) fn commit_within(&mut self, limit: Limit) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Commit, Some(limit), Location::caller())
     }
 
-    /// Aborts the transaction, with the limit from [`limit_of_abort`](Self::limit_of_abort), which is already running.
+    /// Aborts the transaction. `limit` comes from [`limit_of_abort`](Self::limit_of_abort), and is already running.
     #[track_caller]
     pub(crate) fn abort_within(&mut self, limit: Limit) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Abort, Some(limit), Location::caller())
     }
 
-    /// Returns the time limit of the next [`advance`](super::super::repeating::Repeating::advance) unchanged. `fails`
-    /// says that the body failed, in which case `advance` begins with an abort.
+    /// Returns the time limit of the next [`advance`](super::super::repeating::Repeating::advance) without starting it.
+    /// `fails` says that the body failed, in which case `advance` begins with an abort.
     pub(crate) fn limit_of_advance(&self, fails: bool) -> Limit {
         match self.explicit().limit() {
             Some(limit) if fails => limit.unstarted(),

@@ -149,8 +149,8 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A value that was dropped inside a runtime may have left work. This work refers to the client, and would keep
-        // it alive.
+        // A value that was dropped inside a runtime may have left work to do. The work refers to the client, and would
+        // keep it alive.
         drop(self.client.deployment().kept());
     }
 }

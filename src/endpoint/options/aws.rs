@@ -97,7 +97,7 @@ impl AwsCredentialProvider for AwsCredentials {
     }
 }
 
-/// A provider, as a credential holds it.
+/// A provider in the form in which a credential stores it.
 #[derive(Clone)]
 pub(crate) struct Provider(pub Arc<dyn AwsCredentialProvider>);
 

@@ -137,7 +137,7 @@ pub(crate) struct OidcOptions {
     pub allowed_hosts: Option<Vec<String>>,
 }
 
-/// A callback, as a credential holds it.
+/// A callback in the form in which a credential stores it.
 #[derive(Clone)]
 pub(crate) struct Callback(pub Arc<dyn OidcCallback>);
 

@@ -114,7 +114,7 @@ struct Account {
     is_asked: bool,
 }
 
-/// A pool under a budget, as the budget sees it. Called without the books' lock, except for [`Sharer::ask`].
+/// A budget's view of a pool under it. Called without the books' lock, except for [`Sharer::ask`].
 pub(super) trait Sharer: Send + Sync {
     /// Lets the pool take places for its waiters. Afterwards, the pool has left the queue, or it has to wait for its
     /// turn.

@@ -72,7 +72,7 @@ pub struct HoldReview {
     pub next: Option<Duration>,
 }
 
-/// A connection in use, as a reader finds it.
+/// A reader's view of a connection in use.
 struct Found<'s, C> {
     slot: &'s Slot<C>,
     sequence: Sequence,

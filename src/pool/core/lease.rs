@@ -38,7 +38,7 @@ impl<E: Environment> Lease<E> {
         self.0
     }
 
-    /// Notes when a timed use begins.
+    /// Records the time at which a timed use begins.
     #[inline]
     pub(super) fn begin_timed_use(&self) {
         self.0.begin_timed_use();

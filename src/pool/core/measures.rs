@@ -163,7 +163,7 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Notes when a timed use begins.
+    /// Records the time at which a timed use begins.
     #[cold]
     #[inline(never)]
     pub(super) fn begin_timed_use(&self) {

@@ -53,7 +53,7 @@ impl<E: Environment> Core<E> {
         self.idle_for_too_long(held.slot()).then_some(ConnectionClosedReason::Idle)
     }
 
-    /// Returns whether check-ins note when they make a connection available.
+    /// Returns whether check-ins record the time at which they make a connection available.
     #[inline]
     pub(super) fn notes_idle_times(&self) -> bool {
         self.vetting && !self.options.max_idle_time.is_zero()

@@ -145,7 +145,7 @@ impl<C> Slot<C> {
         self.in_use.store(in_use, UnmodelledOrdering::Relaxed);
     }
 
-    /// Notes when the connection was checked out. Called by the owner.
+    /// Records the time at which the connection was checked out. Called by the owner.
     pub(super) fn set_started(&self, started: Started) {
         // Relaxed: see `known_as`.
         self.started.store(started.word(), UnmodelledOrdering::Relaxed);

@@ -165,8 +165,8 @@ impl<E: Establish> PoolBuilder<E> {
 
     /// Sets the budget that the pool shares with other pools. By default the pool is under no budget.
     ///
-    /// The pool then holds at most `maxPoolSize` connections, and all pools under the budget together hold at most as
-    /// many as the budget allows. See [`Budget`] for the rules by which they share.
+    /// The pool then holds at most `maxPoolSize` connections, and all pools under the budget together hold no more than
+    /// the budget allows. See [`Budget`] for the rules by which they share.
     pub fn budget(mut self, budget: &Budget) -> Self {
         self.budget = Some(budget.clone());
         self

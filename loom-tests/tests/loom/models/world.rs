@@ -111,7 +111,7 @@ impl World {
         self.disposed.load(StatisticOrdering::Relaxed)
     }
 
-    /// Returns the drain of the connection that was last checked in undrained.
+    /// Returns the drain of the last connection that was checked in undrained.
     pub fn last_draining(&self) -> Option<Drain> {
         self.drains.lock().unwrap().pop()
     }

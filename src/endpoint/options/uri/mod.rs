@@ -137,7 +137,7 @@ fn read_user(text: &str) -> Result<(String, Option<Secret>), InvalidOption> {
     }
 }
 
-/// The wrong scheme of a connection string, as an error shows it.
+/// The wrong scheme of a connection string, in the form that an error shows.
 fn scheme_of(uri: &str) -> Option<String> {
     uri.split_once("://").map(|(scheme, _)| shown(scheme))
 }
@@ -227,7 +227,7 @@ impl Reader {
         }
     }
 
-    /// A value of an option, as an error shows it.
+    /// A value of an option, in the form that an error shows.
     fn shown_value(&self, value: &str) -> String {
         if self.shows_values { format!("{value:?}") } else { HIDDEN.to_owned() }
     }
@@ -248,7 +248,8 @@ impl Reader {
         self.warnings.push(warning);
     }
 
-    /// A host, as an error shows it. A port is not shown, because it may be a password without a host after it.
+    /// A host, in the form that an error shows. A port is not shown, because it may be a password without a host after
+    /// it.
     fn host(&self, text: &str) -> String {
         if !self.shows_values {
             return HIDDEN.to_owned();
