@@ -69,6 +69,8 @@
 //!
 //! Off by default:
 //!
+//! - `cert-key-password`: reads a client's private key that a password protects (the option
+//!   [`certificate_key_file_password`](TlsOptions#structfield.certificate_key_file_password)).
 //! - `serde`: implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and
 //!   [`Options`]. It writes no secrets, and it [reads options](guide::options#from-files-and-environment-variables).
 //! - `opentelemetry` and `metrics-facade`: export a pool's metrics (see [`telemetry`]). `opentelemetry` also exports a

@@ -147,7 +147,7 @@ fn read_suffix(suffix: &str) -> Result<String, InvalidOption> {
 /// Returns whether the public may register names under the domain (Public Suffix List).
 fn is_public_suffix(domain: &str) -> bool {
     #[cfg(feature = "srv")]
-    return !PRIVATE_NAMES.contains(&domain) && psl::suffix_str(domain) == Some(domain);
+    return !PRIVATE_NAMES.contains(&domain) && public_suffix::DEFAULT_PROVIDER.is_effective_tld(domain);
     #[cfg(not(feature = "srv"))]
     {
         let _ = domain;

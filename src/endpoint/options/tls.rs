@@ -112,11 +112,12 @@ pub struct TlsOptions {
     /// `tlsCertificateKeyFile`: a PEM file with the client's certificate, the intermediate certificates if there are any,
     /// and the private key.
     ///
-    /// The key is in PKCS#8, PKCS#1 or SEC1. PKCS#8 may be encrypted with AES under PBKDF2 or scrypt. The legacy encryption
-    /// of PEM itself is refused. Like [`ca_file`](Self#structfield.ca_file), it is a regular file of at most 4 MiB. A
-    /// warning is logged if users other than its owner may write to it.
+    /// The key is in PKCS#8, PKCS#1 or SEC1. With the feature `cert-key-password`, PKCS#8 may be encrypted with AES under
+    /// PBKDF2 or scrypt. The legacy encryption of PEM itself is refused. Like [`ca_file`](Self#structfield.ca_file), it is
+    /// a regular file of at most 4 MiB. A warning is logged if users other than its owner may write to it.
     pub certificate_key_file: Option<PathBuf>,
-    /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted.
+    /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted. An encrypted
+    /// key needs the feature `cert-key-password`.
     pub certificate_key_file_password: Option<Secret>,
     /// `tlsAllowInvalidCertificates`: whether to accept any certificate, even if it was revoked. If so, an attacker in the
     /// network can read and change everything. Default `false`.

@@ -1,9 +1,7 @@
 //! The client's certificate and private key: `tlsCertificateKeyFile`, or its counterparts in memory.
 
-use std::fmt::Display;
 use std::path::Path;
 
-use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::crypto::ring::sign::any_supported_type;
 use tokio_rustls::rustls::pki_types::{
@@ -138,6 +136,7 @@ impl Origin<'_> {
         }
     }
 
+    #[cfg(feature = "cert-key-password")]
     fn refuse_password(self, problem: &str) -> InvalidOption {
         let place = match self {
             Self::File(path) => format!("{path:?}"),
@@ -174,12 +173,15 @@ fn read_key(
     }))
 }
 
+#[cfg(feature = "cert-key-password")]
 fn decrypt(
     origin: Origin<'_>,
     section: &Section,
     password: Option<&Secret>,
 ) -> Result<Zeroizing<Vec<u8>>, InvalidOption> {
-    let unreadable = |problem: &dyn Display| {
+    use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef, pkcs5};
+
+    let unreadable = |problem: &dyn std::fmt::Display| {
         let supported = "only AES under PBKDF2 or scrypt (PBES2) is supported";
         origin.refuse(&format!("line {}: {supported}: {problem}", section.line))
     };
@@ -188,10 +190,35 @@ fn decrypt(
     let wrong = || origin.refuse_password("is not the password of");
     let key = encrypted.encryption_algorithm.decrypt(password.reveal(), encrypted.encrypted_data.as_bytes());
     let key = Zeroizing::new(key.map_err(|error| match error {
-        pkcs8::pkcs5::Error::DecryptFailed => wrong(),
+        pkcs5::Error::DecryptFailed => wrong(),
         unsupported => unreadable(&unsupported),
     })?);
     // One wrong password in 256 decrypts to something, though not to a key.
     PrivateKeyInfoRef::try_from(&**key).map_err(|_| wrong())?;
     Ok(key)
+}
+
+#[cfg(not(feature = "cert-key-password"))]
+fn decrypt(
+    origin: Origin<'_>,
+    section: &Section,
+    _password: Option<&Secret>,
+) -> Result<Zeroizing<Vec<u8>>, InvalidOption> {
+    let problem = "the key is encrypted, but wharf was built without its feature `cert-key-password`";
+    Err(origin.refuse(&format!("line {}: {problem}", section.line)))
+}
+
+#[cfg(all(test, not(feature = "cert-key-password")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encrypted_key_is_refused_with_the_name_of_the_feature() {
+        let section = |label: &str| format!("-----BEGIN {label}-----\nAQID\n-----END {label}-----\n");
+        let pem = section("CERTIFICATE") + &section("ENCRYPTED PRIVATE KEY");
+        let options = TlsOptions::default().certificate_key_pem(pem).certificate_key_file_password("secret");
+        let expected = "certificate_key_pem must be PEM with the client's certificate and its private key: line 4: the \
+                        key is encrypted, but wharf was built without its feature `cert-key-password`";
+        assert_eq!(read(&options).unwrap_err().to_string(), expected);
+    }
 }
