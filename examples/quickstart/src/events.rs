@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam::queue::ArrayQueue;
 use wharf::telemetry::JsonLines;
 use wharf::{PoolEvent, Subscriber};
 
@@ -34,31 +34,31 @@ pub struct Written {
 
 /// The events that are waiting for the writer.
 struct Queue {
-    events: ArrayQueue<PoolEvent>,
+    events: SyncSender<PoolEvent>,
     dropped: AtomicU64,
     ended: AtomicBool,
 }
 
 impl Queue {
-    fn put(&self, event: &PoolEvent) {
-        if self.events.push(event.clone()).is_err() {
+    /// Puts an event into the queue. Returns whether there was room.
+    fn put(&self, event: &PoolEvent) -> bool {
+        let is_put = self.events.try_send(event.clone()).is_ok();
+        if !is_put {
             // Relaxed: a statistic.
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        is_put
     }
 }
 
 impl EventFile {
     /// Starts the thread. `room` is the number of events that may wait for it.
     pub fn start(file: impl Write + Send + 'static, room: usize) -> io::Result<Self> {
-        let queue = Arc::new(Queue {
-            events: ArrayQueue::new(room),
-            dropped: AtomicU64::new(0),
-            ended: AtomicBool::new(false),
-        });
+        let (events, waiting) = sync_channel(room);
+        let queue = Arc::new(Queue { events, dropped: AtomicU64::new(0), ended: AtomicBool::new(false) });
         let thread = thread::Builder::new().name("events".to_owned()).spawn({
             let queue = queue.clone();
-            move || write(&queue, file)
+            move || write(&queue, &waiting, file)
         })?;
         Ok(Self { queue, thread })
     }
@@ -66,7 +66,9 @@ impl EventFile {
     /// Returns the subscriber whose events are written.
     pub fn subscriber(&self) -> impl Subscriber {
         let queue = self.queue.clone();
-        move |event: &PoolEvent| queue.put(event)
+        move |event: &PoolEvent| {
+            queue.put(event);
+        }
     }
 
     /// Waits until all events so far are written, and closes the file.
@@ -79,7 +81,7 @@ impl EventFile {
 }
 
 /// Writes the queued events until the end.
-fn write(queue: &Queue, file: impl Write + Send + 'static) -> io::Result<Written> {
+fn write(queue: &Queue, waiting: &Receiver<PoolEvent>, file: impl Write + Send + 'static) -> io::Result<Written> {
     let bytes = Arc::new(AtomicU64::new(0));
     let lines = JsonLines::new(Counted { file, bytes: bytes.clone() });
     let mut events = 0;
@@ -87,7 +89,7 @@ fn write(queue: &Queue, file: impl Write + Send + 'static) -> io::Result<Written
         // ORD: Acquire; pairs with the Release in `finish`. The flag is read before the queue, so that no event is left
         // behind.
         let ended = queue.ended.load(Ordering::Acquire);
-        while let Some(event) = queue.events.pop() {
+        for event in waiting.try_iter() {
             lines.on_event(&event);
             events += 1;
         }
@@ -123,7 +125,7 @@ impl<W: Write> Write for Counted<W> {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::{Sender, channel};
 
     use wharf::{Endpoint, Pool};
 
@@ -174,24 +176,23 @@ mod tests {
         let file = EventFile::start(Gate { reached, let_go, text: text.clone() }, 10).unwrap();
         let queue = file.queue.clone();
         // The writer holds back the lines of the first events until they are worth a write. Then it waits at the gate.
-        let mut sent = 0;
+        let (mut sent, mut dropped) = (0, 0);
+        let mut put = || {
+            let is_put = queue.put(&event);
+            *if is_put { &mut sent } else { &mut dropped } += 1;
+            is_put
+        };
         while at_gate.try_recv().is_err() {
-            if queue.events.is_empty() {
-                queue.put(&event);
-                sent += 1;
-            }
+            put();
             thread::yield_now();
         }
-        for _ in 0..queue.events.capacity() - queue.events.len() {
-            queue.put(&event);
-            sent += 1;
-        }
+        while put() {}
         for _ in 0..3 {
-            queue.put(&event);
+            assert!(!put());
         }
         drop(open);
         let written = file.finish().unwrap();
-        assert_eq!((written.events, written.dropped), (sent, 3));
+        assert_eq!((written.events, written.dropped), (sent, dropped));
         let text = text.lock().unwrap();
         assert_eq!(written.bytes, text.len() as u64);
         assert_eq!(text.iter().filter(|byte| **byte == b'\n').count() as u64, written.events);
@@ -209,7 +210,7 @@ mod tests {
             }
         }
         let file = EventFile::start(Full, 10).unwrap();
-        file.queue.put(&some_event());
+        assert!(file.queue.put(&some_event()));
         assert_eq!(file.finish().err().unwrap().to_string(), "no space left");
     }
 }

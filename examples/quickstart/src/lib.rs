@@ -2,22 +2,24 @@
 
 mod arguments;
 mod events;
+mod live;
 mod load;
+mod picture;
 mod report;
 mod server;
 
+use std::env;
 use std::fs::File;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use wharf::telemetry::EventCounts;
 use wharf::{Client, PoolOptions};
 
-use arguments::{Arguments, Mistake, Place};
+use arguments::{Arguments, HELP, Mistake, Place};
 use events::EventFile;
+use live::{Happenings, Live};
 use load::Load;
-use report::Progress;
 use server::Server;
 
 /// How long tasks may take to finish their last operations after the run ends.
@@ -28,8 +30,15 @@ const GRACE: Duration = Duration::from_secs(10);
 /// It is not `async`, because the compiler would then compile all of it again for the example that awaits it.
 #[tokio::main]
 pub async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match run(&arguments).await {
+    let done = match Arguments::read(env::args_os().skip(1)) {
+        Ok(Some(arguments)) => run(&arguments).await,
+        Ok(None) => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Err(mistake) => Err(mistake.into()),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -47,7 +56,9 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         Client::new((**options).clone()).map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     }
     let server = Server::start(place).await?;
-    println!("Server: {server}");
+    // With --json, standard output has nothing but JSON.
+    let tell = |text: String| if arguments.json { eprintln!("{text}") } else { println!("{text}") };
+    tell(format!("Server: {server}"));
     let options = server.options()?.pool(pool_options);
     let most = options.pool.max_pool_size;
     let ready = match server.prepare(&Client::new(options.clone())?).await {
@@ -70,8 +81,9 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             }
         },
     };
-    let counts = EventCounts::new();
+    let (counts, happenings) = (EventCounts::new(), Happenings::default());
     let mut builder = Client::builder(options).subscriber(counts.clone());
+    builder = builder.subscriber(happenings.of_pools()).topology_subscriber(happenings.of_servers());
     if let Some(events) = &events {
         builder = builder.subscriber(events.subscriber());
     }
@@ -79,7 +91,8 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 
     let started = Instant::now();
     let mut load = Load::start(&client, arguments.tasks);
-    let interrupted = watch_the_clock(&load, &client, Duration::from_secs(arguments.seconds)).await;
+    let live = Live::new(arguments.json, Duration::from_secs(arguments.seconds), most);
+    let interrupted = watch_the_clock(&load, &client, &happenings, live).await;
     load.stop();
     tokio::select! {
         () = load.finished() => {}
@@ -100,46 +113,48 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let stopped = server.stop().await;
 
     if interrupted {
-        println!("Ended early by Ctrl-C.");
+        tell("Ended early by Ctrl-C.".to_owned());
     }
-    let results = load.results();
-    let tasks = arguments.tasks;
+    let (results, tasks, happened) = (load.results(), arguments.tasks, happenings.since(load.begun()));
     let table = report::Table {
         results: &results,
         status: &status,
         pools: &metrics,
         counts: counts.snapshot(),
+        happened: &happened,
         took,
         tasks,
         most,
     };
-    print!("{table}");
+    match arguments.json {
+        true => println!("{}", table.json()),
+        false => print!("{table}"),
+    }
     if let (Some(path), Ok(Some(written))) = (&arguments.events, &written) {
-        print!("{}", report::Events { written, path });
+        tell(report::Events { written, path }.to_string().trim_end().to_owned());
     }
     written.map_err(|error| format!("--events: cannot write: {error}"))?;
-    println!("The client is closed, with {left} connections left.\n{}", stopped?);
-    if results.operations.is_empty() {
+    tell(format!("The client is closed, with {left} connections left.\n{}", stopped?));
+    if results.operations == 0 {
         return Err("not one operation succeeded".into());
     }
     Ok(())
 }
 
-/// Shows the progress until the time is up or Ctrl-C is pressed. Returns whether Ctrl-C was pressed.
-async fn watch_the_clock(load: &Load, client: &Client, time: Duration) -> bool {
-    let mut progress = Progress::new(time);
+/// Shows the load until the time is up or Ctrl-C is pressed. Returns whether Ctrl-C was pressed.
+async fn watch_the_clock(load: &Load, client: &Client, happenings: &Happenings, mut live: Live) -> bool {
     // One future for the whole time: a new one in each iteration would miss a Ctrl-C between iterations.
-    let (end, interrupt, started) = (tokio::time::sleep(time), tokio::signal::ctrl_c(), Instant::now());
+    let (end, interrupt) = (tokio::time::sleep(live.whole()), tokio::signal::ctrl_c());
     tokio::pin!(end, interrupt);
-    let mut ticks = tokio::time::interval(progress.pace());
+    let mut ticks = tokio::time::interval(live.pace());
     ticks.tick().await;
     let interrupted = loop {
         tokio::select! {
             () = &mut end => break false,
             _ = &mut interrupt => break true,
-            _ = ticks.tick() => progress.show(started.elapsed(), load.operations(), &client.status()),
+            _ = ticks.tick() => live.show(load, &client.status(), happenings),
         }
     };
-    progress.end();
+    live.end();
     interrupted
 }

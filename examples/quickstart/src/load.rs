@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bson::rawdoc;
-use hdrhistogram::Histogram;
+use histogram::Histogram;
 use tokio::task::JoinSet;
 use wharf::{CheckOutError, Client, ClientError, CommandError, Operation, OperationError};
 use wharf_servers::embedded::{COLLECTION, DATABASE};
@@ -18,8 +18,11 @@ use crate::server::DOCUMENTS;
 const FIND_EVERY: u32 = 10;
 /// How long a task waits after an error, so that an unreachable server is not flooded.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest time that is recorded exactly, in nanoseconds: an hour.
-const LONGEST: u64 = 3_600_000_000_000;
+/// The longest time that is recorded, in nanoseconds: an hour and a quarter.
+const LONGEST: u64 = (1 << MAX_POWER) - 1;
+const MAX_POWER: u8 = 42;
+/// The histograms exceed a time by at most a 256th of it.
+const GROUPING_POWER: u8 = 8;
 
 /// The running tasks.
 pub struct Load {
@@ -43,9 +46,9 @@ impl Load {
         load
     }
 
-    /// Returns how many operations have succeeded so far.
-    pub fn operations(&self) -> u64 {
-        self.recorders.iter().map(|recorder| recorder.lock().unwrap().operations.len()).sum()
+    /// Returns when the load started.
+    pub fn begun(&self) -> Instant {
+        self.started
     }
 
     /// Tells the tasks to end after their current operation.
@@ -78,8 +81,10 @@ impl Load {
 
 /// The measurements of tasks.
 pub struct Results {
-    /// The durations of successful operations, in nanoseconds, with the wait for a connection.
-    pub operations: Histogram<u64>,
+    /// The number of successful operations.
+    pub operations: u64,
+    /// Their durations, in nanoseconds, with the wait for a connection.
+    pub times: Histogram,
     /// When operations succeeded.
     pub successes: Successes,
     /// The number of errors of each kind, and the text of the first.
@@ -88,17 +93,34 @@ pub struct Results {
 
 impl Results {
     pub fn new() -> Self {
-        let operations = Histogram::new_with_max(LONGEST, 3).expect("the bounds are valid");
-        Self { operations, successes: Successes::default(), errors: BTreeMap::new() }
+        let times = Histogram::new(GROUPING_POWER, MAX_POWER).expect("the bounds are valid");
+        Self { operations: 0, times, successes: Successes::default(), errors: BTreeMap::new() }
+    }
+
+    /// Records an operation that took this many nanoseconds.
+    pub fn record(&mut self, nanos: u64) {
+        self.operations += 1;
+        self.times.increment(nanos.min(LONGEST)).expect("the bounds cover it");
+    }
+
+    /// Returns the number of errors.
+    pub fn failures(&self) -> u64 {
+        self.errors.values().map(|(count, _)| count).sum()
     }
 
     fn add(&mut self, other: &Self) {
-        self.operations.add(&other.operations).expect("all histograms have the same bounds");
+        self.operations += other.operations;
+        self.times.checked_add_assign(&other.times).expect("all histograms have the same bounds");
         self.successes.add(&other.successes);
         for (kind, (count, example)) in &other.errors {
             self.errors.entry(kind).or_insert_with(|| (0, example.clone())).0 += count;
         }
     }
+}
+
+/// Returns the time within which this fraction of the operations of a histogram completed, in nanoseconds.
+pub fn quantile(times: &Histogram, fraction: f64) -> Option<u64> {
+    times.quantile_bucket(fraction).expect("the fraction is valid").map(|bucket| bucket.end())
 }
 
 /// The times of successful operations, with one bit for each [`SLOT`] from the start of the load. Each task writes to
@@ -126,18 +148,18 @@ impl Successes {
         self.0.iter_mut().zip(&other.0).for_each(|(all, more)| *all |= more);
     }
 
-    /// Returns the longest time without a successful operation, from the start of the load to the last success.
-    pub fn longest_gap(&self) -> Duration {
-        let (mut longest, mut gap) = (0, 0);
+    /// Returns the longest time without a successful operation, from the start of the load to the last success, and the
+    /// time of the last success.
+    pub fn longest_gap(&self) -> (Duration, Duration) {
+        let (mut longest, mut gap, mut last) = (0, 0, 0);
         for slot in 0..self.0.len() * 64 {
             if self.0[slot / 64] & 1 << (slot % 64) == 0 {
                 gap += 1;
             } else {
-                longest = longest.max(gap);
-                gap = 0;
+                (longest, gap, last) = (longest.max(gap), 0, slot as u32);
             }
         }
-        SLOT * longest
+        (SLOT * longest, SLOT * last)
     }
 }
 
@@ -159,7 +181,7 @@ async fn work(client: Client, number: u32, begun: Instant, stop: Arc<AtomicBool>
             Ok(_reply) => {
                 let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(LONGEST);
                 let mut results = recorder.lock().unwrap();
-                results.operations.saturating_record(took);
+                results.record(took);
                 results.successes.note(begun.elapsed());
             }
             Err(error) => {
@@ -203,7 +225,7 @@ mod tests {
             all.add(&of_task);
         }
         // From 710 to 2,000 ms.
-        assert_eq!(all.longest_gap(), Duration::from_millis(1_290));
-        assert_eq!(Successes::default().longest_gap(), Duration::ZERO);
+        assert_eq!(all.longest_gap(), (Duration::from_millis(1_290), Duration::from_millis(2_000)));
+        assert_eq!(Successes::default().longest_gap(), (Duration::ZERO, Duration::ZERO));
     }
 }

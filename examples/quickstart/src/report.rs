@@ -1,75 +1,19 @@
-//! The output for the user: progress and results.
+//! The results for the user.
 
 use std::fmt;
-use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use wharf::client::{ClientStatus, ServerStatus};
+use serde_json::{Value, json};
+use wharf::client::ClientStatus;
 use wharf::metrics::{Histogram as Times, PoolMetrics};
 use wharf::telemetry::Counts;
 
 use crate::events::{self, Written};
-use crate::load::Results;
+use crate::load::{Results, quantile};
 
 /// The terminal width that the report fits into.
 const COLUMNS: usize = 80;
-
-/// Live lines on a terminal, or else lines every second: one for the load, and one for each server. They go to standard
-/// error.
-pub struct Progress {
-    bar: Option<ProgressBar>,
-    last: (Duration, u64),
-}
-
-impl Progress {
-    pub fn new(time: Duration) -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{bar:8} {msg}").expect("the template is valid");
-            ProgressBar::new(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).with_style(style)
-        });
-        Self { bar, last: (Duration::ZERO, 0) }
-    }
-
-    /// Returns how often to show the progress.
-    pub fn pace(&self) -> Duration {
-        Duration::from_millis(if self.bar.is_some() { 250 } else { 1_000 })
-    }
-
-    pub fn show(&mut self, elapsed: Duration, operations: u64, status: &ClientStatus) {
-        let (then, before) = std::mem::replace(&mut self.last, (elapsed, operations));
-        let rate = (operations - before) as f64 / (elapsed - then).as_secs_f64().max(1e-3);
-        let mut lines = format!("{:.1} s {:>9}/s", elapsed.as_secs_f64(), grouped(rate as u64));
-        for server in &status.servers {
-            lines.push('\n');
-            lines.push_str(&server_line(server));
-        }
-        match &self.bar {
-            None => eprintln!("{lines}"),
-            Some(bar) => {
-                bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-                bar.set_message(lines);
-            }
-        }
-    }
-
-    pub fn end(self) {
-        if let Some(bar) = self.bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-/// Describes a server and its pool on a line that fits the terminal.
-fn server_line(server: &ServerStatus) -> String {
-    let line = format!("  {:<21} {:<11}", server.address, server.server_type);
-    let Some(pool) = &server.pool else { return line.trim_end().to_owned() };
-    format!(
-        "{line} {} in use, {} idle, {} pending, {} waiting",
-        pool.in_use, pool.available, pool.pending, pool.waiting
-    )
-}
 
 /// The results as printed.
 pub struct Table<'r> {
@@ -79,6 +23,8 @@ pub struct Table<'r> {
     /// The pools at the end of the run.
     pub pools: &'r [PoolMetrics],
     pub counts: Counts,
+    /// What happened to the servers.
+    pub happened: &'r [String],
     pub took: Duration,
     /// The number of tasks that used the client.
     pub tasks: u32,
@@ -89,19 +35,17 @@ pub struct Table<'r> {
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { results, counts, took, .. } = self;
-        let (operations, seconds) = (results.operations.len(), took.as_secs_f64());
+        let (operations, seconds) = (results.operations, took.as_secs_f64());
         writeln!(f)?;
         let rate = grouped((operations as f64 / seconds) as u64);
         row(f, "operations", operations, &format!("{rate}/s for {seconds:.1} s"))?;
-        row(f, "errors", results.errors.values().map(|(count, _)| count).sum(), "")?;
+        row(f, "errors", results.failures(), "")?;
         for (kind, (count, example)) in &results.errors {
             row(f, &format!("  {kind}"), *count, "")?;
             wrapped(f, "    ", &format!("for example: {example}"))?;
         }
         row(f, "repeated", self.repeated(), "after a failed attempt")?;
-        let gap = u64::try_from(results.successes.longest_gap().as_nanos()).unwrap_or(u64::MAX);
-        let gap = if gap == 0 { "below 10 ms".to_owned() } else { time(gap) };
-        writeln!(f, "{:<38}{gap:>14}", "longest time without a success")?;
+        writeln!(f, "{:<38}{:>14}", "longest time without a success", gap(results.successes.longest_gap().0))?;
         row(f, "connections created", counts.connection_created, "")?;
 
         writeln!(f, "\n{:<20}{:>10}{:>10}{:>10}{:>10}{:>10}", "latency", "p50", "p90", "p99", "p99.9", "max")?;
@@ -122,6 +66,10 @@ impl fmt::Display for Table<'_> {
             writeln!(f, "{:<33}{kind:>12}{created:>10}{:>12}{at_once:>10}", format!("  {address}"), grouped(all))?;
         }
 
+        writeln!(f, "\nservers")?;
+        for happened in self.happened {
+            wrapped(f, "  ", happened)?;
+        }
         writeln!(f, "\nevents")?;
         for (name, count) in counts.iter() {
             row(f, &format!("  {name}"), count, "")?;
@@ -131,18 +79,33 @@ impl fmt::Display for Table<'_> {
 }
 
 impl Table<'_> {
+    /// Returns the results as JSON. Times are in microseconds.
+    pub fn json(&self) -> Value {
+        let micros = |fraction| self.operation_time(fraction).map(|nanos| nanos as f64 / 1e3);
+        let errors = self.results.errors.iter();
+        json!({
+            "seconds": self.took.as_secs_f64(),
+            "operations": self.results.operations,
+            "p50": micros(0.5), "p99": micros(0.99), "longest": micros(1.0),
+            "errors": errors.map(|(kind, (count, _))| ((*kind).to_owned(), Value::from(*count))).collect::<serde_json::Map<_, _>>(),
+            "repeated": self.repeated(),
+            "longest_gap": self.results.successes.longest_gap().0.as_micros() as u64,
+            "connections_created": self.counts.connection_created,
+            "events": self.happened,
+        })
+    }
+
     /// Returns how many attempts were retries: the attempts that got a connection, minus one for each operation.
     fn repeated(&self) -> u64 {
         let attempts: u64 = self.pools.iter().map(|pool| pool.check_outs.succeeded()).sum();
         let sent = |kind: &str| kind.starts_with("command: ");
         let errors = self.results.errors.iter().filter(|(kind, _)| sent(kind)).map(|(_, (count, _))| count);
-        attempts.saturating_sub(self.results.operations.len() + errors.sum::<u64>())
+        attempts.saturating_sub(self.results.operations + errors.sum::<u64>())
     }
 
     /// Returns the time within which this fraction of all operations completed.
-    fn operation_time(&self, quantile: f64) -> Option<u64> {
-        let operations = &self.results.operations;
-        (!operations.is_empty()).then(|| operations.value_at_quantile(quantile))
+    fn operation_time(&self, fraction: f64) -> Option<u64> {
+        quantile(&self.results.times, fraction)
     }
 
     /// Returns the time within which this fraction of all check-outs completed, including check-outs that found a
@@ -171,7 +134,7 @@ impl Table<'_> {
     /// Explains why operations take long if tasks share connections.
     fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (tasks, most) = (self.tasks, self.most);
-        if most == 0 || tasks < most.saturating_mul(2) || self.results.operations.is_empty() {
+        if most == 0 || tasks < most.saturating_mul(2) || self.results.operations == 0 {
             return Ok(());
         }
         let text = format!(
@@ -237,8 +200,13 @@ fn latencies(f: &mut fmt::Formatter<'_>, name: &str, of: impl Fn(f64) -> Option<
     writeln!(f)
 }
 
+/// Formats a gap, which is known to 10 ms.
+pub fn gap(gap: Duration) -> String {
+    if gap.is_zero() { "below 10 ms".to_owned() } else { time(u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)) }
+}
+
 /// Formats a duration in the unit that keeps the number short.
-fn time(nanos: u64) -> String {
+pub fn time(nanos: u64) -> String {
     let nanos = nanos as f64;
     match nanos {
         ..1e3 => format!("{nanos} ns"),
@@ -249,7 +217,7 @@ fn time(nanos: u64) -> String {
 }
 
 /// Formats a number with thousands separators.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -269,14 +237,15 @@ mod tests {
 
     fn results(operations: u64, nanos: u64) -> Results {
         let mut results = Results::new();
-        results.operations.record_n(nanos, operations).unwrap();
+        results.record(nanos);
+        results.operations = operations;
         results
     }
 
     fn printed(results: &Results, tasks: u32, most: u32, took: Duration) -> String {
         let status = Client::from_uri("mongodb://localhost").unwrap().status();
         let counts = EventCounts::new().snapshot();
-        Table { results, status: &status, pools: &[], counts, took, tasks, most }.to_string()
+        Table { results, status: &status, pools: &[], counts, happened: &[], took, tasks, most }.to_string()
     }
 
     #[test]

@@ -1,0 +1,156 @@
+//! The output while the load runs: a picture, lines of text, or lines of JSON.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use console::Term;
+use histogram::Histogram;
+use wharf::PoolEvent;
+use wharf::client::{ClientStatus, TopologyEvent};
+
+use crate::load::{Load, Results, quantile};
+use crate::picture::{self, Moment, Server};
+
+/// What happened to the servers, in words, with the time since the start of the load.
+#[derive(Clone, Default)]
+pub struct Happenings(Arc<Mutex<Vec<(Instant, String)>>>);
+
+impl Happenings {
+    /// Notes servers that become available, change their role or fail.
+    pub fn of_servers(&self) -> impl Fn(&TopologyEvent) + Send + Sync + 'static {
+        let this = self.clone();
+        move |event| {
+            let TopologyEvent::ServerDescriptionChanged { address, previous, new, .. } = event else { return };
+            let (before, now) = (previous.server_type().name(), new.server_type().name());
+            if before != now {
+                let error = new.error().map_or(String::new(), |error| format!(": {error}"));
+                this.note(format!("{address} is {now}, was {before}{error}"));
+            }
+        }
+    }
+
+    /// Notes pools that are cleared.
+    pub fn of_pools(&self) -> impl Fn(&PoolEvent) + Send + Sync + 'static {
+        let this = self.clone();
+        move |event| {
+            if let PoolEvent::PoolCleared { address, .. } = event {
+                this.note(format!("the pool of {address} is cleared"));
+            }
+        }
+    }
+
+    fn note(&self, text: String) {
+        self.0.lock().unwrap().push((Instant::now(), text));
+    }
+
+    /// Returns all of them as text.
+    pub fn since(&self, begun: Instant) -> Vec<String> {
+        let timed = |(at, text): &(Instant, String)| {
+            format!("{:5.1} s  {text}", at.saturating_duration_since(begun).as_secs_f64())
+        };
+        self.0.lock().unwrap().iter().map(timed).collect()
+    }
+}
+
+/// The present gap is shown from here on.
+const REST: Duration = Duration::from_millis(50);
+
+/// Where the output goes.
+enum Output {
+    /// A picture on the terminal that standard error is.
+    Picture(Term),
+    /// Lines on standard error.
+    Text,
+    /// Lines on standard output.
+    Json,
+}
+
+/// Shows a load at one moment after another.
+pub struct Live {
+    output: Output,
+    whole: Duration,
+    most: u32,
+    rates: Vec<u64>,
+    last: (Duration, Results),
+    /// How many events were shown as lines.
+    told: usize,
+    /// How many lines the picture has.
+    drawn: usize,
+}
+
+impl Live {
+    /// `whole` is how long the load is to run, `most` is `maxPoolSize`.
+    pub fn new(json: bool, whole: Duration, most: u32) -> Self {
+        let terminal = Term::stderr();
+        let output = match terminal.is_term() {
+            _ if json => Output::Json,
+            true => Output::Picture(terminal),
+            false => Output::Text,
+        };
+        Self { output, whole, most, rates: Vec::new(), last: (Duration::ZERO, Results::new()), told: 0, drawn: 0 }
+    }
+
+    /// Returns how long the load is to run.
+    pub fn whole(&self) -> Duration {
+        self.whole
+    }
+
+    /// Returns how often to show the load.
+    pub fn pace(&self) -> Duration {
+        Duration::from_millis(if matches!(self.output, Output::Picture(_)) { 250 } else { 1_000 })
+    }
+
+    pub fn show(&mut self, load: &Load, status: &ClientStatus, happenings: &Happenings) {
+        let events = happenings.since(load.begun());
+        let moment = self.moment(load, status, &events);
+        match &self.output {
+            Output::Json => println!("{}", picture::json(&moment)),
+            Output::Text => picture::describe(&moment).iter().for_each(|line| eprintln!("{line}")),
+            Output::Picture(terminal) => {
+                let (rows, columns) = terminal.size();
+                let mut lines = picture::draw(&moment, &events, columns.into(), console::colors_enabled_stderr());
+                // A line that has left the terminal could not be drawn over.
+                lines.truncate(usize::from(rows).saturating_sub(1));
+                let drawn = std::mem::replace(&mut self.drawn, lines.len());
+                // In one piece, so that the picture does not flicker. An error would say that the terminal is gone.
+                let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                let _ = terminal.write_str(&(over(drawn) + &lines));
+            }
+        }
+        self.told = events.len();
+    }
+
+    fn moment(&mut self, load: &Load, status: &ClientStatus, events: &[String]) -> Moment {
+        let (elapsed, results) = (load.begun().elapsed(), load.results());
+        let (then, before) = std::mem::replace(&mut self.last, (elapsed, results));
+        let now = &self.last.1;
+        let rate = (now.operations - before.operations) as f64 / (elapsed - then).as_secs_f64().max(1e-3);
+        self.rates.push(rate as u64);
+        let recent: Histogram = now.times.checked_sub(&before.times).expect("the counts only grow");
+        let (gap, last) = now.successes.longest_gap();
+        // The present gap counts too, apart from a moment of rest between two successes.
+        let present = Some(elapsed.saturating_sub(last)).filter(|present| *present > REST);
+        Moment {
+            elapsed,
+            whole: self.whole,
+            rates: self.rates.clone(),
+            latencies: [0.5, 0.99, 1.0].map(|fraction| quantile(&recent, fraction)),
+            errors: now.failures(),
+            gap: gap.max(present.unwrap_or_default()),
+            servers: status.servers.iter().map(|server| Server::of(server, self.most)).collect(),
+            happened: events[self.told..].to_vec(),
+        }
+    }
+
+    /// Removes the picture.
+    pub fn end(self) {
+        if let Output::Picture(terminal) = self.output {
+            let _ = terminal.write_str(&over(self.drawn));
+        }
+    }
+}
+
+/// Returns what moves the cursor up by this many lines, and clears the terminal from there.
+fn over(lines: usize) -> String {
+    if lines == 0 { String::new() } else { format!("\x1b[{lines}A\x1b[J") }
+}
