@@ -82,7 +82,7 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     }
     if cfg!(debug_assertions) {
         panic!(
-            "the hot path cannot be measured in a debug build, run: cargo test --profile bench --test instructions -- --ignored"
+            "the hot path cannot be measured in a debug build, run: cargo test -p wharf-system-tests --profile bench --test instructions -- --ignored"
         );
     }
     let binary = fs::canonicalize(env::current_exe().unwrap()).unwrap();

@@ -9,7 +9,7 @@
 //! need valgrind and objdump, so they are ignored by default:
 //!
 //! ```sh
-//! cargo test --profile bench --test instructions -- --ignored
+//! cargo test -p wharf-system-tests --profile bench --test instructions -- --ignored
 //! ```
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(any(loom, shuttle))))]
 
