@@ -120,7 +120,7 @@ impl Arguments {
             }
         }
         match read.mongod && read.replica_set {
-            true => Err(Mistake("--mongod and --replica-set exclude each other".to_owned())),
+            true => Err(Mistake("--mongod cannot be used with --replica-set".to_owned())),
             false => Ok(Some(read)),
         }
     }
@@ -222,7 +222,7 @@ mod tests {
             (&["--tasks"], "--tasks needs a value"),
             (&["--taks", "1"], "unknown argument \"--taks\"; --help lists the arguments"),
             (&["--json=yes"], "unknown argument \"--json=yes\"; --help lists the arguments"),
-            (&["--mongod", "--replica-set"], "--mongod and --replica-set exclude each other"),
+            (&["--mongod", "--replica-set"], "--mongod cannot be used with --replica-set"),
         ] {
             assert_eq!(read(words).unwrap_err(), told);
         }
