@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::pools::PoolRow;
 
 /// What happened in a pool between two moments.
@@ -128,6 +130,23 @@ pub fn render(lines: &[Line], width: usize) -> Vec<String> {
         lines.iter().flat_map(|line| line.now.holders.iter().map(|holder| format!("{}: {holder}", line.now.address)));
     let holders = holders.map(|holder| shortened(&holder, width).trim_end().to_owned());
     std::iter::once(titles).chain(rows).chain(holders).collect()
+}
+
+/// Returns the pools as JSON, for one line of output. Times are in microseconds.
+#[must_use]
+pub fn json(lines: &[Line], elapsed: Duration) -> Value {
+    let micros = |nanos: Option<u64>| nanos.map(|nanos| nanos as f64 / 1e3);
+    let pool = |line: &Line| {
+        let now = &line.now;
+        json!({
+            "address": now.address, "phase": now.phase,
+            "in_use": now.in_use, "idle": now.idle, "pending": now.pending, "waiting": now.waiting, "max": now.max,
+            "check_outs_per_second": line.check_outs as u64, "hits": line.hits,
+            "p50": micros(line.p50), "p99": micros(line.p99), "timeouts": line.timeouts,
+            "holders": now.holders,
+        })
+    };
+    json!({ "seconds": elapsed.as_secs_f64(), "pools": lines.iter().map(pool).collect::<Vec<_>>() })
 }
 
 /// Fits a number to a width: cut with `~` at its end, or padded with spaces before it.
@@ -273,6 +292,10 @@ mod tests {
         let line = &lines(&[before], &[now], Duration::from_secs(2))[0];
         assert_eq!((line.check_outs, line.hits, line.timeouts), (200.0, Some(0.75), 3));
         assert_eq!((line.p50, line.p99), (Some(2_000_000), Some(5_000_000_000)));
+        let json = json(std::slice::from_ref(line), Duration::from_secs(2));
+        let pool = &json["pools"][0];
+        assert_eq!((&json["seconds"], &pool["check_outs_per_second"]), (&2.0.into(), &200.into()));
+        assert_eq!((&pool["hits"], &pool["p50"], &pool["timeouts"]), (&0.75.into(), &2_000.0.into(), &3.into()));
         let text = &render(std::slice::from_ref(line), 100)[1];
         assert!(text.contains("75.0") && text.contains("2.0ms") && text.contains("5.0s"), "{text}");
     }

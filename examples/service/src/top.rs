@@ -20,12 +20,12 @@ use wharf_servers::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use crate::http;
 use crate::pools::PoolRow;
-use crate::table::{lines, render};
+use crate::table::{json, lines, render};
 
 /// Shows pools live: connections, check-outs a second, hits, waits, time-outs.
 ///
 /// Without --service it shows two pools of a load in this process, on a server in this process. q, Ctrl-C or a signal ends it. If
-/// the output is not a terminal, it prints one table after the first interval.
+/// the output is not a terminal, it prints one table after the first interval. It uses no colours.
 #[derive(Debug, Parser)]
 #[command(name = "top")]
 pub struct Arguments {
@@ -38,6 +38,9 @@ pub struct Arguments {
     /// Width of the table where the output is not a terminal
     #[arg(long, value_name = "COLUMNS", default_value_t = 80)]
     width: u16,
+    /// Print a line of JSON at each interval instead of tables, until a signal or the end of the output's reader
+    #[arg(long)]
+    json: bool,
 }
 
 /// Shows the pools until the user ends it.
@@ -52,6 +55,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         None => Source::Demo(Demo::start().await?),
     };
     let shown = match io::stdout().is_terminal() {
+        _ if arguments.json => print_json(&source, interval).await,
         true => live(&source, interval).await,
         false => print_once(&source, interval, arguments.width.into()).await,
     };
@@ -69,6 +73,24 @@ async fn print_once(source: &Source, interval: Duration, width: usize) -> Result
         println!("{line}");
     }
     Ok(())
+}
+
+async fn print_json(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
+    let mut ended = pin!(end_signal()?);
+    let (begun, mut before, mut since) = (Instant::now(), source.read().await?, Instant::now());
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(interval) => {}
+            () = &mut ended => return Ok(()),
+        }
+        let now = source.read().await?;
+        let line = json(&lines(&before, &now, since.elapsed()), begun.elapsed());
+        (before, since) = (now, Instant::now());
+        match writeln!(io::stdout(), "{line}") {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            printed => printed?,
+        }
+    }
 }
 
 async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {

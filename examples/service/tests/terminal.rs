@@ -1,9 +1,9 @@
-//! `top` in a terminal: what it draws, and how it leaves the terminal.
+//! `top` in a terminal: what it draws, and how it leaves the terminal. And elsewhere: a table, or JSON.
 #![cfg(unix)]
 
 use std::env;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -94,7 +94,7 @@ impl Drop for Shown {
 
 #[test]
 fn table_fits_the_terminal_and_is_no_wider() {
-    for (columns, rows) in [(40, 12), (80, 24), (200, 60), (9, 2)] {
+    for (columns, rows) in [(40, 12), (60, 24), (80, 24), (200, 60), (9, 2)] {
         let mut shown = Shown::start(columns, rows);
         // Three tables, of which the last two have numbers for an interval.
         let mut at = 0;
@@ -140,4 +140,27 @@ fn terminal_is_restored_however_top_ends() {
         let left = shown.wait_for("\x1b[?1049l\x1b[?25h", at);
         assert_eq!(left, shown.seen.len(), "{way:?}");
     }
+}
+
+#[test]
+fn output_that_is_no_terminal_is_plain_text() {
+    let output = Command::new(example("top")).args(["--interval", "50", "--width", "60"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.starts_with("POOL"), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 60 && !line.contains(char::is_control)), "{text:?}");
+}
+
+#[test]
+fn json_is_a_line_for_each_interval_until_the_reader_ends() {
+    let mut command = Command::new(example("top"));
+    let mut top = command.args(["--interval", "50", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(top.stdout.take().unwrap()).lines().take(3);
+    let moments: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert_eq!(moments.len(), 3);
+    for moment in &moments {
+        let pools = moment["pools"].as_array().unwrap();
+        assert_eq!(pools.iter().map(|pool| pool["max"].as_u64().unwrap()).collect::<Vec<_>>(), [10, 50], "{moment}");
+    }
+    assert!(moments.iter().any(|moment| moment["pools"][0]["check_outs_per_second"].as_u64() > Some(0)), "{moments:?}");
+    assert!(top.wait().unwrap().success());
 }
