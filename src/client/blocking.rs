@@ -21,9 +21,9 @@
 //! ```
 //!
 //! It is a [`wharf::Client`](crate::Client), with its pools and its monitors, behind the calls of a
-//! [`single::Client`](single::Client):
+//! [`single::Client`]:
 //!
-//! | | this client | [`single::Client`](single::Client) |
+//! | | this client | [`single::Client`] |
 //! | --- | --- | --- |
 //! | threads that call it at a time | run at the same time, each on a connection of the pool | take turns |
 //! | servers are checked | by monitors, all the time | by operations |
@@ -36,7 +36,7 @@
 //! drop does not wait for it. A forked child starts another thread.
 //!
 //! A call hands each reply over from that thread to its own, which costs some ten microseconds. With only one thread
-//! that calls, a [`single::Client`](single::Client) is faster.
+//! that calls, a [`single::Client`] is faster.
 
 use std::fmt;
 use std::ops::Deref;
