@@ -9,7 +9,7 @@ pub struct Order {
 }
 
 /// Calls `each` for every new order, until the collection is dropped or `each` returns false. `token` says where to begin,
-/// and is updated to where to continue. Store it together with the results of `each`.
+/// and is updated to say where to continue. Store it together with the results of `each`.
 pub async fn new_orders(
     client: &Client,
     token: &mut Option<RawDocumentBuf>,
