@@ -34,7 +34,7 @@ impl Compared {
         self.simulated / self.measured
     }
 
-    /// Returns whether the ratio is near enough to 1. Always true for more than `FEW` cores.
+    /// Returns whether the ratio is close enough to 1. Always true for more than `FEW` cores.
     pub fn holds(&self) -> bool {
         self.cores > FEW || (1.0 - TOLERANCE..=1.0 + TOLERANCE).contains(&self.ratio())
     }

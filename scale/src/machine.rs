@@ -359,8 +359,9 @@ impl Machine {
         now >= self.plan.warm_up && now < self.plan.warm_up + self.plan.measured
     }
 
-    /// Begins an access to all its lines, and requests the lines that the core does not have. Called when it is the
-    /// core's turn. If lines are on their way, the core takes them with [`arrive`](Self::arrive) at its next turn.
+    /// Begins an access to the lines at `address`, and requests the lines that the core does not have. Called when it
+    /// is the core's turn. If lines are on their way, the core takes them with [`arrive`](Self::arrive) at its next
+    /// turn.
     fn ask(&mut self, core: usize, address: usize, bytes: usize, access: Access, site: Site) {
         let (costs, socket, asked) = (self.plan.costs, self.socket(), self.cores[core].now);
         self.finish_stores(asked);

@@ -119,7 +119,7 @@ fn long_enough(case: Case, simulate: Simulate, plan: &Plan, length: f64) -> Opti
     None
 }
 
-/// Compares wharf's figures with measurements. Returns whether all figures are near enough.
+/// Compares wharf's figures with measurements. Returns whether all figures are close enough.
 #[cfg(simulated)]
 fn check(arguments: &Arguments, costs: Costs) -> Result<bool, Box<dyn std::error::Error>> {
     use wharf_scale::{check, profiles};

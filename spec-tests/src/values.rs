@@ -79,7 +79,7 @@ pub fn value_of(options: &Options, name: &str) -> Option<Value> {
     }
 }
 
-/// The properties of an authentication mechanism, as the suites write them.
+/// The properties of an authentication mechanism, in the notation of the suites.
 pub fn properties(properties: &[(String, Secret)]) -> Value {
     let properties: BTreeMap<_, _> =
         properties.iter().map(|(name, value)| (name.clone(), json!(value.reveal()))).collect();

@@ -1,4 +1,4 @@
-//! The warnings of connection strings are logged.
+//! The warnings about connection strings are logged.
 //!
 //! This is a separate test binary, because `tracing` decides once per process whether a place in the code has a subscriber.
 //! A test on another thread without a subscriber could be first.

@@ -1,4 +1,4 @@
-//! The client with pools for plain threads: its calls block, and any number of threads use it at a time.
+//! The client with pools for plain threads: its calls block, and any number of threads can use it at the same time.
 //!
 //! ```no_run
 //! use bson::{Document, doc};
@@ -30,13 +30,13 @@
 //! | threads that it starts | one, from the first call until the last clone is dropped | none |
 //! | `heartbeatFrequencyMS`, `serverSelectionTryOnce`, `minPoolSize` | as for [`wharf::Client`](crate::Client) | other defaults, or not used |
 //!
-//! That thread drives monitors, sockets and timers. Calls run on the threads that make them. A call inside of a
-//! tokio runtime fails with [`ClientError::OnRuntime`](crate::ClientError), and never with
-//! [`ClientError::InUse`](crate::ClientError). What a dropped cursor or session leaves to do is done on that thread, so the
-//! drop does not wait for it. A forked child starts another thread.
+//! That thread drives monitors, sockets and timers. Calls run on the threads that make them. A call inside a tokio
+//! runtime fails with [`ClientError::OnRuntime`](crate::ClientError), and never with
+//! [`ClientError::InUse`](crate::ClientError). Work that a dropped cursor or session leaves behind runs on that thread,
+//! so the drop does not wait for it. A forked child starts another thread.
 //!
-//! A call hands each reply over from that thread to its own, which costs some ten microseconds. With only one thread
-//! that calls, a [`single::Client`] is faster.
+//! Each reply is handed over from that thread to the thread of its call, which costs about ten microseconds. If only
+//! one thread makes calls, a [`single::Client`] is faster.
 
 use std::fmt;
 use std::ops::Deref;
@@ -52,7 +52,7 @@ use crate::endpoint::options::{InvalidOption, Options};
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use crate::telemetry::{Source, sealed};
 
-/// A client of a MongoDB deployment whose calls block, for any number of threads at a time.
+/// A client of a MongoDB deployment whose calls block. Any number of threads can use it at the same time.
 ///
 /// The [module](self) describes it. It has the methods of [`single::Client`], to which it dereferences. Creating it does
 /// no I/O; it connects on first use. Clones share everything, and dropping the last one closes all connections.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The cursors of one transaction that are closing.
+/// One transaction's cursors that are closing.
 #[derive(Default)]
 pub(super) struct ClosingQueue {
     /// Their numbers. The first cursor is closing now.

@@ -37,7 +37,7 @@ pub(super) struct Explicit {
     is_implicit: bool,
     /// The time limit of the call to `with_transaction` in progress, if any.
     repeating_until: Mutex<Option<Limit>>,
-    /// The cursors of the current transaction that are closing.
+    /// The current transaction's cursors that are closing.
     closing: Mutex<Arc<ClosingQueue>>,
     /// The span of the current transaction, if it is observed.
     span: Mutex<Option<Arc<Span>>>,
@@ -143,7 +143,7 @@ impl Explicit {
         drop(last);
     }
 
-    /// Returns the cursors of the current transaction that are closing.
+    /// Returns the current transaction's cursors that are closing.
     pub(super) fn closing(&self) -> Arc<ClosingQueue> {
         self.locked_closing().clone()
     }

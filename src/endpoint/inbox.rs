@@ -11,8 +11,8 @@ use super::transport::Transport;
 /// The minimum number of free bytes for a read, so that a reply of ordinary size takes one read.
 const READ_AHEAD: usize = 4 * 1024;
 
-/// The maximum number of bytes that are allocated merely on a peer's announcement. Beyond it the buffer grows as bytes
-/// arrive, each time to at most twice their number.
+/// The maximum number of bytes that are allocated merely on a peer's announcement. Beyond that, the buffer grows as
+/// bytes arrive, each time to at most twice the number of bytes received.
 const TRUSTED: usize = 1024 * 1024;
 
 /// Bytes that were received but not yet used. Dereferences to them.

@@ -51,8 +51,8 @@ impl Purpose {
 pub struct Holder {
     /// The connection's number.
     pub connection_id: u64,
-    /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`, the shorter time for which
-    /// holders have been accounted for.
+    /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`, this is only the time for
+    /// which holders have been accounted for, which is shorter.
     pub held_for: Duration,
     /// The line that called `check_out`, `check_out_until`, `run` or `run_command`. `None` if the connection was checked
     /// out before holders were accounted for.

@@ -220,7 +220,7 @@ impl Record for Count {
     }
 }
 
-/// The global orders of arrivals and of services.
+/// The global order of arrival, and the global order of service.
 #[derive(Default)]
 struct Counters {
     tickets: AtomicU64,

@@ -6,7 +6,7 @@ use wharf::unstable::wire::{Flags, Limits, Outgoing};
 
 pub const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// The sizes, by the bytes of the documents.
+/// The sizes: the length of the documents, in bytes.
 pub const SIZES: [(&str, usize); 4] = [("ping", 0), ("1KiB", 1 << 10), ("64KiB", 1 << 16), ("1MiB", 1 << 20)];
 
 /// A command, and the documents that it carries.

@@ -190,7 +190,7 @@ async fn p4_1_connection_is_reauthenticated() {
     assert_eq!(callback.calls(), 2);
     // Reauthentication runs without hello, and then the command runs again.
     assert_eq!(server.state().commands, ["hello", "saslStart", "find", "saslStart", "find"]);
-    // The unit tests of the tokens cover the time between two calls, in virtual time.
+    // The unit tests in `tokens` cover the time between two calls, in virtual time.
 }
 
 #[tokio::test]

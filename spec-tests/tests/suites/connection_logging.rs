@@ -2,7 +2,7 @@
 //!
 //! The runner of the unified suites does not have a server with authentication, which one case needs. It also runs
 //! several clients at a time, whose connections it could not tell apart: their messages name the server but no client.
-//! Here, only one client at a time exists in the process.
+//! Here, only one client exists in the process at a time.
 //!
 //! In the fetched copy one list is in an earlier order, which the runner corrects (`wharf_testbed::edition`).
 

@@ -53,7 +53,7 @@ use wharf_testbed::provision;
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 use wharf_testbed::table;
 
-/// The suites, by their folders.
+/// The suites, by folder.
 const SUITES: &[&str] = &[
     "auth/unified",
     "change_streams",
@@ -545,7 +545,7 @@ fn report(rows: &Rows) {
     table::show(printed, &reasons);
 }
 
-/// The failures of the cases that must fail, by their files.
+/// The failures of the cases that must fail, by file.
 const WAYS_TO_FAIL: &[(&str, &[&str])] = &[
     (
         "assertNumberConnectionsCheckedOut",

@@ -191,8 +191,8 @@ impl Attempted for OfCursor<'_> {
     }
 }
 
-/// Appends how long the server waits for documents: the requested time, but at most the time left ("Tailable awaitData
-/// Cursors").
+/// Appends the time for which the server waits for documents: the requested time, but at most the time left ("Tailable
+/// awaitData Cursors").
 fn append_max_await_time(appended: &mut Vec<u8>, longest: Duration, limit: Limit, round_trip: Duration) {
     let left = limit.left().map_or(longest, |left| left.saturating_sub(round_trip).min(longest));
     // Rounded up, because 0 means no limit.

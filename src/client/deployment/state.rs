@@ -47,7 +47,7 @@ pub(crate) struct Deployment {
     pub(super) budget: Option<Budget>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
-    /// Which start of the monitors is current, or 0 if they are not running. Each operation reads this value.
+    /// The number of the monitors' current start, or 0 if they are not running. Each operation reads this value.
     running: AtomicU64,
     /// Whether the deployment is closed, for a forked child.
     was_closed: AtomicBool,
@@ -102,7 +102,7 @@ pub(super) struct State {
 pub(super) struct Monitored {
     pub(super) deployment: Arc<Deployment>,
     pub(super) server: Arc<Server>,
-    /// Which start of the monitors this task belongs to.
+    /// The number of the monitors' start that this task belongs to.
     start: u64,
 }
 

@@ -126,7 +126,7 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
     length: u64,
     state: State,
     sending: Option<Sending>,
-    /// The upload's documents on the server before `sending`.
+    /// The upload's documents on the server, not counting the documents in `sending`.
     stored: Stored,
     /// Whether [`abort_within`](Self::abort_within) has begun.
     aborts: bool,

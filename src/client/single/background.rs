@@ -15,10 +15,10 @@ use crate::pool::runtime::PerProcess;
 /// The name of the thread that drives the tasks, the sockets and the timers.
 const THREAD: &str = "wharf-blocking";
 
-/// Drives futures on the threads that call, any number at a time.
+/// Drives futures on the calling threads, any number of them at the same time.
 ///
 /// The first call starts the thread, which ends when this value is dropped. A forked child does not have its parent's
-/// thread, and starts another one.
+/// thread, and starts its own.
 #[derive(Default)]
 pub(super) struct Background(PerProcess<OnceLock<Running>>);
 
@@ -34,7 +34,7 @@ impl Running {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
         thread::Builder::new().name(THREAD.to_owned()).spawn(move || {
-            // Nothing is sent: it fails when the sender is dropped.
+            // Nothing is ever sent. The wait ends with an error when the sender is dropped.
             let _ = runtime.block_on(ended);
         })?;
         Ok(Self { runtime: handle, _end: end })
@@ -55,7 +55,7 @@ impl Background {
             Some(running) => &running.runtime,
             None => {
                 let started = Running::start().map_err(event_loop)?;
-                // If another thread was faster, `started` is dropped, and its thread ends.
+                // If another call was faster, `started` is dropped, and its thread ends.
                 &running.get_or_init(|| started).runtime
             }
         };

@@ -3,7 +3,7 @@
 use std::env;
 use std::fmt;
 
-/// Switches the OpenTelemetry spans of a client on, with the feature `opentelemetry`.
+/// Switches on a client's OpenTelemetry spans, with the feature `opentelemetry`.
 #[cfg(feature = "opentelemetry")]
 const ENABLED: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED";
 

@@ -336,7 +336,7 @@ fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), Invalid
     }
 }
 
-/// Returns the password for PLAIN, whose message separates its parts by zero bytes.
+/// Returns the password for PLAIN, whose message separates its parts with zero bytes.
 fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
     let (username, password) = name_and_password(credential)?;
     for (option, text) in [("username", username), ("password", password.reveal())] {

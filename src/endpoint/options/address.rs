@@ -31,7 +31,7 @@ const SOCKET: &str = ".sock";
 pub struct ServerAddress {
     /// Where the server listens.
     pub(crate) host: Host,
-    /// The address as a single string, as events and errors show it.
+    /// The address as a single string, for events and errors.
     pub(crate) text: Arc<str>,
 }
 

@@ -285,7 +285,8 @@ impl Credential {
         }
     }
 
-    /// A property's name, as errors show it. It may be the rest of a secret whose comma is not percent-encoded.
+    /// A property's name, in the form that errors show. It may be the rest of a secret whose comma is not
+    /// percent-encoded.
     pub(super) fn shown_property(name: &str) -> &str {
         const LONGEST: usize = 32;
         let is_name = name.len() <= LONGEST && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');

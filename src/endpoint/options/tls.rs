@@ -1,4 +1,4 @@
-//! The options of TLS.
+//! The TLS options.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ mod material;
 use material::Made;
 pub(crate) use material::{CaCertificates, ClientCertificate};
 
-/// The options of TLS. Connections use TLS if [`Options::tls`](super::Options#structfield.tls) is set.
+/// The TLS options. Connections use TLS if [`Options::tls`](super::Options#structfield.tls) is set.
 ///
 /// ```
 /// use wharf::{Options, TlsOptions};

@@ -351,7 +351,7 @@ pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Resul
 /// KiB.
 const KEPT_DOCUMENT: usize = 16 * 1024;
 
-/// The length up to which elements are kept before longer ones, in bytes.
+/// The length, in bytes, up to which an element counts as short. Short elements are kept before long ones.
 const KEPT_ELEMENT: usize = 256;
 
 /// The maximum number of compressor or mechanism names that are read, and the maximum length of each, in bytes. Servers

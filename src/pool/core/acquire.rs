@@ -142,7 +142,7 @@ impl<E: Environment> Core<E> {
         loop {
             let Popped::Slot(slot) = take() else { return None };
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                // Otherwise dropped, which makes the connection available again.
+                // Otherwise it is dropped, which makes the connection available again.
                 return (!idle.needs_check()).then_some(idle);
             }
         }
@@ -281,7 +281,7 @@ impl<E: Environment> Core<E> {
         Popped::Empty
     }
 
-    /// Queues up, unless the caller can have something at once.
+    /// Queues up, unless the caller can be granted something at once.
     ///
     /// INV-5 (while check-outs wait): under the list's lock, if a check-out is in the queue, then all shards are
     /// flagged and empty. If a waiter is in the queue, and not only openers, then the capacity word is flagged as well:
@@ -336,7 +336,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Queues up, unless the caller can have something at once. Returns `None` if the pool has changed in the meantime.
+    /// Queues up, unless the caller can be granted something at once. Returns `None` if the pool has changed in the
+    /// meantime.
     fn enter(
         self: &Arc<Self>,
         lane: Lane,

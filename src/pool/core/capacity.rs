@@ -192,7 +192,7 @@ impl Capacity {
         before.is_ok_and(|counts| counts.waiting)
     }
 
-    /// Counts a change although the counts stay the same, so that every admission that has already read the word fails.
+    /// Changes the word's version but not its counts, so that every admission that has already read the word fails.
     /// Called when the limits have changed.
     pub(super) fn outdate_readings(&self) {
         let _ = self.update(|counts| Some(counts.next()));

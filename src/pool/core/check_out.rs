@@ -1,4 +1,4 @@
-//! The start and end of a check-out, as its caller and subscribers see them: its events and errors.
+//! The start and end of a check-out, from the view of its caller and subscribers: its events and errors.
 
 use std::sync::atomic::Ordering as StatisticOrdering;
 use std::time::Duration;

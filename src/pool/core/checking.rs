@@ -46,7 +46,7 @@ impl<E: Environment> Core<E> {
 }
 
 impl<E: Environment> Held<E> {
-    /// Notes that the connection becomes available now.
+    /// Records that the connection becomes available now.
     #[inline]
     pub(super) fn note_idle(&self) {
         if E::CHECKS {
@@ -101,7 +101,7 @@ impl<E: Environment> Checking<E> {
         self
     }
 
-    /// Notes that the check panicked. The connection is closed when the token is dropped.
+    /// Records that the check panicked. The connection is closed when the token is dropped.
     pub fn fail_by_panic(mut self) -> Self {
         self.error = Some(CloseError::Panicked);
         self

@@ -160,7 +160,7 @@ impl<E: Environment> Held<E> {
         let generation = self.generation();
         loop {
             // `push` calls this at the right moment: a service is marked as cleared before `Core::reap` detaches the
-            // stacks, and a pool before its clear detaches them.
+            // stacks, and a pool is marked before its clear detaches them.
             let is_current = || self.is_current(generation);
             // SAFETY: INV-1: we own the slot, which belongs to this core. It is not touched after a push.
             match unsafe { shard.push(&raw const core.slab, self.slot_pointer(), is_current) } {

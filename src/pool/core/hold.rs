@@ -57,7 +57,7 @@ pub(super) struct Use {
     pub(super) purpose: Purpose,
 }
 
-/// Which use a record holds, and its state.
+/// The use that a record holds, and its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
     /// The number of the accounting's switch when the record was last written, modulo 2^30.

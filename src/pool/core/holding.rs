@@ -35,8 +35,8 @@ use crate::pool::sync::Mutex;
 
 /// The state of a pool's accounting.
 ///
-/// The atomics change under the registry's lock. They are `std` atomics, because the model checker need not branch at
-/// them: only `switch` orders anything, namely [`Reason::Holders`] (see `turn_on`).
+/// The atomics change under the registry's lock. They are `std` atomics, because the model checker need not explore
+/// their orders. Only `switch` orders anything: it publishes [`Reason::Holders`] (see `turn_on`).
 #[derive(Default)]
 pub(super) struct Holding {
     asked_for: AtomicBool,

@@ -107,7 +107,7 @@ impl<E: Environment> SharedPermit<E> {
 
 impl<E: Environment> Core<E> {
     /// Grants free permits to the waiters, in order. Displaces a drain if the next waiter lacks only the drain's
-    /// capacity. Asks the budget for its place.
+    /// capacity. Asks the budget for the waiter's place.
     pub(super) fn serve_permits(self: &Arc<Self>) {
         loop {
             let claimed = {

@@ -39,7 +39,7 @@ impl<E: Environment> Core<E> {
 
     /// Counts one more pending connection as [`Capacity::admit_first`](super::capacity::Capacity::admit_first) does.
     /// Afterwards, the pool is in the budget's queue if only the budget refused, and in no other case. The caller holds
-    /// the wait list's lock, and after a refusal, without the lock, lets the budget [settle](Budget::settle).
+    /// the wait list's lock. After a refusal, it releases the lock and lets the budget [settle](Budget::settle).
     pub(super) fn admit_first(self: &Arc<Self>, limits: CapacityLimits) -> Result<(), Counts> {
         if let Some(budget) = self.budget() {
             let counts = self.capacity.load();

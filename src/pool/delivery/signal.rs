@@ -5,7 +5,7 @@ use crate::pool::sync::{Backoff, Condvar, Mutex, unless_mutant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The caller may leave: its events are near enough to the front of the queue.
+    /// The caller may leave: its events are close enough to the front of the queue.
     Leave,
     Deliver,
 }

@@ -170,7 +170,7 @@ const CHUNK: usize = 64;
 ///
 /// The default recorder is for rare times. It allocates some 200 bytes when the first time is recorded, and 512 bytes
 /// for each range of times that is in use, where a range spans a factor of sixteen. All ranges together take 6 KiB. A
-/// [frequent](Self::frequent) recorder allocates them with the first time.
+/// [frequent](Self::frequent) recorder allocates all of them when it records its first time.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     recorded: OnceLock<Box<Recorded>>,

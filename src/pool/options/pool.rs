@@ -89,7 +89,7 @@ macro_rules! pool_options {
             specified: Specified,
         }
 
-        /// Which options were set by a method, even if to their default.
+        /// The options that a method has set, even to their default.
         #[derive(Debug, Clone, Copy, Default)]
         struct Specified {
             $($field: bool,)*
@@ -196,7 +196,7 @@ pub(crate) struct PoolOption {
     pub name: &'static str,
     /// The purpose of the option, in one line.
     pub summary: &'static str,
-    /// The default, as connection strings write it.
+    /// The default, in the form used in connection strings.
     pub default: &'static str,
     /// The values that a pool accepts. If the specification allows a value outside of this range, a larger value in a
     /// connection string is an error, and a smaller value is ignored.
@@ -421,7 +421,7 @@ impl PoolOptions {
     }
 }
 
-/// The value of a pool's option, as events and the log show it.
+/// The value of a pool's option, in the form that events and the log show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionValue {

@@ -80,7 +80,7 @@ impl Default for Permits {
 pub(crate) struct LookUps(PerProcess<Permits>);
 
 impl LookUps {
-    /// Looks up the addresses of a host. An IP address does not need a look-up or wait for other look-ups.
+    /// Looks up the addresses of a host. An IP address needs no look-up, and does not wait for other look-ups.
     ///
     /// # Errors
     ///

@@ -119,7 +119,7 @@ pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Optio
 }
 
 impl<E: Establish> Pool<E> {
-    /// Switches the accounting for the holders of the pool's connections ([`Pool::holders`]) on or off. It is off by
+    /// Switches on or off the accounting for the holders of the pool's connections ([`Pool::holders`]). It is off by
     /// default.
     ///
     /// It may be switched at any time, even while the pool is in use. Later check-outs are noted with their call site

@@ -138,7 +138,7 @@ use crate::pool::sync::Contained;
 /// check-in, the child considers the event delivered.
 ///
 /// The parent's work does not continue in the child, even if the child inherits a runtime: the background task does not
-/// run there, and the opening of a connection does not go on. A check-out that was waiting at the time of the fork
+/// run there, and the opening of a connection does not continue. A check-out that was waiting at the time of the fork
 /// fails with [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes such a
 /// check-out, so do not rely on this error. The resources of such futures are leaked: the socket of a connection that
 /// was being established stays open in the child.

@@ -121,7 +121,7 @@ pub(super) fn receive(command: &Command<'_>, client: &mut Client, shared: &Share
     failure.unwrap_or(Course { pause: Duration::ZERO, effect: Effect::Execute })
 }
 
-/// Executes a command, and returns its reply of success or failure.
+/// Executes a command, and returns a reply that reports success or failure.
 pub(super) fn execute(command: &Command<'_>, client: &Client, shared: &Shared) -> RawDocumentBuf {
     let reply = match command.name {
         "hello" | "isMaster" | "ismaster" => Ok(hello::reply(command, client, shared)),

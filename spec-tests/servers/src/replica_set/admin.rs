@@ -20,7 +20,7 @@ const ROLE_LIMIT: Duration = Duration::from_secs(1);
 /// The role that a member reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Accepts writes, with the identifier of its election. Later elections have greater ones.
+    /// Accepts writes, with the identifier of its election. A later election has a greater identifier.
     Primary(ObjectId),
     /// Replicates and can be read.
     Secondary,

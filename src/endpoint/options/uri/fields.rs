@@ -163,7 +163,7 @@ impl Reader {
             draft = self.read(&uri)?;
         }
         self.refuses_values = true;
-        // `Serialize` writes all options of TLS except `tlsInsecure`, which no other option may contradict.
+        // `Serialize` writes all TLS options except `tlsInsecure`, which no other option may contradict.
         let counts = |value: &Json| *value != false && *value != "false";
         let given = |option: &str, all: bool| {
             draft.given.contains(&option)

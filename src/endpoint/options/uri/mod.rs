@@ -142,7 +142,7 @@ fn scheme_of(uri: &str) -> Option<String> {
     uri.split_once("://").map(|(scheme, _)| shown(scheme))
 }
 
-/// A key or a scheme as an error shows it, unless it may be a password by mistake.
+/// A key or a scheme, in the form that an error shows, unless it may be a password by mistake.
 fn shown(text: &str) -> String {
     if is_plain(text) { format!("{text:?}") } else { "a text that is not shown".to_owned() }
 }
@@ -186,7 +186,7 @@ impl Reader {
         self.read_parts(is_srv, authority, rest)
     }
 
-    /// Reads the part after the scheme: `authority`, and `rest` from the slash or the question mark on.
+    /// Reads the part after the scheme: `authority`, and `rest`, which begins at the slash or the question mark.
     fn read_parts(&mut self, is_srv: bool, authority: &str, rest: &str) -> Result<Draft, InvalidOption> {
         let mut start = Options::nowhere();
         let (database, options) = rest.split_once('?').unwrap_or((rest, ""));

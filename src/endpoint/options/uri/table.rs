@@ -17,9 +17,9 @@ use crate::text::given::nearest;
 #[cfg_attr(not(test), expect(dead_code, reason = "tests compare the documentation's tables with these fields"))]
 #[derive(Clone, Copy)]
 pub(super) struct Row {
-    /// The name, as the specification writes it. Its case does not matter in connection strings.
+    /// The name, spelled as in the specification. Its case does not matter in connection strings.
     pub name: &'static str,
-    /// The default as a connection string writes it, or in words.
+    /// The default, in the form used in connection strings, or in words.
     pub default: &'static str,
     /// The values that are allowed, in words that follow "must be".
     pub allowed: &'static str,
@@ -474,7 +474,8 @@ mod tests {
     use super::*;
     use crate::endpoint::options::Options;
 
-    /// The default as the documentation shows it: "0 (no limit)" if `allowed` explains a default of 0 that way.
+    /// The default, in the form that the documentation shows: "0 (no limit)" if `allowed` explains a default of 0 that
+    /// way.
     fn shown_default(row: &Row) -> &'static str {
         match row.allowed.split_once(" to ") {
             Some((lowest, _)) if row.default == "0" && lowest.starts_with("0 (") => lowest,
@@ -482,7 +483,7 @@ mod tests {
         }
     }
 
-    /// A group as the guide shows it.
+    /// A group, in the form that the guide shows.
     fn section(group: &Group) -> String {
         let rows = group.rows().into_iter().map(|row| {
             let Row { name, allowed, summary, .. } = row;

@@ -12,7 +12,7 @@ use crate::text::given::number;
 
 /// The value of an option that is being read.
 pub(super) struct Value<'r> {
-    /// The option's name, as messages show it.
+    /// The option's name, in the form that messages show.
     pub option: &'static str,
     /// The value, percent-decoded unless the option does that itself. It may be a secret.
     pub text: Zeroizing<String>,

@@ -1,4 +1,4 @@
-//! Errors of TLS for which the TLS library's own error would not help.
+//! TLS errors that the TLS library's own error would not explain.
 
 use std::fmt;
 use std::io;

@@ -276,7 +276,7 @@ fn impossible_size_allocates_nothing() {
     }
 }
 
-/// Returns a zstd frame with `blocks` that declares a content of `size` bytes.
+/// Returns a zstd frame with `blocks` that declares content of `size` bytes.
 #[cfg(feature = "zstd")]
 fn frame(size: u64, blocks: &[(u32, u32, &[u8])]) -> Vec<u8> {
     // No checksum, a size of eight bytes, and a window of 128 KiB.

@@ -151,8 +151,8 @@ impl Tickets {
     #[inline]
     pub(super) fn swap(&self, seen: Word, new: Word) -> bool {
         // ORD: Release; pairs with the Acquire in `load` and here; publishes the change of the pool word that precedes
-        // turning waiters away. Acquire: since the caller's load, the word may have changed and become `seen` again,
-        // when a waiter was withheld to change its waker. Relaxed on failure: the caller loads again.
+        // turning waiters away. Acquire: since the caller's load, the word may have changed and then changed back to
+        // `seen`, while a waiter was withheld to change its waker. Relaxed on failure: the caller loads again.
         let order = unless_mutant("tickets_publish_nothing", Ordering::AcqRel);
         let swapped = self.0.compare_exchange(seen.pack(), new.pack(), order, Ordering::Relaxed).is_ok();
         if swapped {
