@@ -94,7 +94,7 @@ pub mod client;
 pub mod endpoint;
 #[cfg(feature = "mongodb")]
 pub mod guide;
-// Parts of the wing `client`, although users name them `wharf::blocking` and `wharf::single`.
+// Parts of the wing `client`, although users know them as `wharf::blocking` and `wharf::single`.
 #[cfg(feature = "mongodb")]
 #[path = "client/blocking.rs"]
 pub mod blocking;

@@ -145,7 +145,7 @@ fn chance(of: u32) -> bool {
 }
 
 /// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. One drain in eight
-/// closes the connection in any case.
+/// closes the connection, whatever its outcome.
 fn end_drain(mut draining: Draining<World>) {
     HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
     let (connection, revocation) = draining.revocable();

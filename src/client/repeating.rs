@@ -160,7 +160,7 @@ impl<T, E> Repeating<T, E> {
     }
 }
 
-/// Returns the time by the clock that also measures the pauses, and that tests control.
+/// Returns the time on the clock that also measures the pauses. Tests control this clock.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }

@@ -479,7 +479,7 @@ impl EndpointConnection {
         std::mem::take(&mut self.room)
     }
 
-    /// Gives back the memory from [`take_room`](Self::take_room), if it is of a usual size.
+    /// Gives back the memory from [`take_room`](Self::take_room), unless it has grown unusually large.
     pub(crate) fn give_room_back(&mut self, mut room: Vec<u8>) {
         if room.capacity() <= MOST_ROOM {
             room.clear();

@@ -35,7 +35,7 @@ impl Settings {
 
 pub trait Subject: Send + Sync + Sized + 'static {
     const NAME: &'static str;
-    /// Whether the pool keeps a minimum of connections, and ends them after a time.
+    /// Whether the pool keeps a minimum number of connections, and closes each after a set time.
     const KEEPS_A_MINIMUM: bool = true;
 
     /// A checked-out connection.

@@ -90,8 +90,8 @@ struct Timed {
 
 impl Timed {
     /// Doubles the batch until its operations take a tenth of the slice, which also warms up. The second bound, on the
-    /// time including preparations, is for operations with expensive preparations. It would not be enough alone: for
-    /// operations in several tasks, the time to start the tasks would determine the batch.
+    /// time including preparations, is for operations with expensive preparations. It would not be enough on its own:
+    /// for operations in several tasks, the time to start the tasks would determine the batch.
     fn prepare(mut run: Run, slice: Duration) -> Self {
         let mut batch = 1;
         loop {

@@ -1,4 +1,4 @@
-//! The results of methods as the documents of the specification.
+//! Converts the results of methods into the specification's documents.
 
 use std::collections::BTreeMap;
 

@@ -104,7 +104,7 @@ fn large_reply_is_decompressed_on_a_blocking_thread_and_can_be_left_meanwhile() 
     });
 }
 
-/// Returns the bytes with the compressor, or the length of the content, changed.
+/// Returns the bytes with a different compressor or content length.
 fn forged(mut bytes: Vec<u8>, compressor_id: Option<u8>, size: Option<i32>) -> Vec<u8> {
     const PREFIX: usize = header::LENGTH + 8;
     bytes[PREFIX] = compressor_id.unwrap_or(bytes[PREFIX]);

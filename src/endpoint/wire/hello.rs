@@ -123,7 +123,7 @@ pub struct HelloReply {
     pub logical_session_timeout_minutes: Option<i64>,
     /// `helloOk`: whether later commands may be `hello` instead of the legacy hello.
     pub hello_ok: bool,
-    /// The properties of the server's kind that stay the same while the connection is open.
+    /// The part of the server's role that stays the same while the connection is open.
     pub(crate) role: Role,
     /// `connectionId`: the server's number for the connection.
     pub server_connection_id: Option<i64>,

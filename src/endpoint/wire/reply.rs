@@ -307,7 +307,7 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
 /// Returns whether a document has a field, at a fraction of the cost of [`RawDocument::get`]. Anything after invalid
 /// bytes does not count.
 pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
-    // The lengths of the document's length and end, of the element's type, and of the end of its name.
+    // The number of bytes that the document's length and end, the element's type, and the end of its name take.
     if document.as_bytes().len() < 4 + 1 + 2 + field.len() {
         return false;
     }

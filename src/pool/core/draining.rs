@@ -155,7 +155,7 @@ pub struct Revocation<'u, E: Environment> {
 
 impl<E: Environment> Revocation<'_, E> {
     /// Returns whether the pool has been cleared or closed since the connection was created. The connection will then
-    /// be closed in any case.
+    /// be closed, whatever the drain does.
     pub fn is_stale(&self) -> bool {
         self.held.is_stale()
     }

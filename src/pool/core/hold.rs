@@ -226,7 +226,7 @@ impl Hold {
     }
 }
 
-/// Returns the two words of a service's id and a purpose.
+/// Returns the two words that store a service's id and a purpose.
 fn pack_service(service_id: Option<ServiceId>, purpose: Purpose) -> (u64, u64) {
     let purpose = match purpose {
         Purpose::Operation => 0_u64,

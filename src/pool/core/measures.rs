@@ -226,7 +226,7 @@ impl<E: Environment> Core<E> {
     /// Returns a snapshot of the metrics. Takes the locks that [`Core::status`] takes, and the registry's lock.
     pub fn metrics(&self) -> PoolMetrics {
         let measures = &self.measures;
-        // The ends come before their beginnings: uses, then check-outs, then establishments, then creations.
+        // Ends are read before their beginnings: uses, then check-outs, then establishments, then creations.
         let use_time = measures.merged(|of_shard| &of_shard.used);
         let failures = &measures.failures;
         let waited = measures.merged(|of_shard| &of_shard.waited);

@@ -60,7 +60,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns the limits within which a check-out that is about to queue up is admitted at once. Under a budget, it
-    /// queues up in any case, and [`Core::serve_permits`] then asks for a place.
+    /// always queues up, and [`Core::serve_permits`] then asks for a place.
     pub(super) fn limits_of_the_first(&self) -> CapacityLimits {
         let limits = self.limits();
         if self.is_budgeted() { CapacityLimits { total: 0, ..limits } } else { limits }

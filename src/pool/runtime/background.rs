@@ -13,7 +13,7 @@ use super::opening::open;
 use crate::pool::core::{Core, Phase};
 use crate::pool::options::BackgroundInterval;
 
-/// How often, at least, a pool under a budget looks for connections of other pools that have become idle.
+/// The longest interval at which a pool under a budget looks for connections of other pools that have become idle.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passing of

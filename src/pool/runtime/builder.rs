@@ -218,7 +218,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// default, the pool reads a clock that is never paused and that takes a third of the time to read.
     ///
     /// The time after which a connection is [checked](Establish::check) is measured with the same clock. Idle times and
-    /// time limits are measured with tokio's clock in any case.
+    /// time limits are always measured with tokio's clock.
     pub fn tokio_clock(mut self, on: bool) -> Self {
         self.tokio_clock = on;
         self

@@ -148,7 +148,7 @@ impl<E: Establish> Pool<E> {
             Settled::Already(home) => Some(home),
             Settled::Anew { home, before } => {
                 if let Some(before) = before {
-                    // Ended before the new home opens a connection, because this makes all connections stale.
+                    // Ended before the new home opens a connection, because ending a home makes all connections stale.
                     before.end(core);
                 }
                 if !core.environment().has_tasks {

@@ -297,7 +297,7 @@ async fn facade_gets_every_metric_with_its_description() {
     for (name, value) in expected {
         assert_eq!(values.get(name), Some(&(value, 1)), "{name} of {values:?}");
     }
-    // Two calls recorded the single time only once.
+    // Two calls recorded the one measured time only once.
     assert_eq!(values["wharf_pool_wait_seconds pool=orders outcome=opened"].1, 1);
     let described = kept.described.lock().unwrap();
     for metric in METRICS {

@@ -23,7 +23,7 @@ pub(crate) enum ClientCertificate {
     Der { chain: Vec<Vec<u8>>, key: Zeroizing<Vec<u8>> },
 }
 
-/// A part of rustls that the application made. It is equal only to its clones.
+/// A rustls object that the application made. It is equal only to its clones.
 #[derive(Clone)]
 pub(crate) struct Made<T>(pub Arc<T>);
 

@@ -206,8 +206,8 @@ impl fmt::Debug for Tls {
 /// How many of a certificate's names an error lists.
 const MOST_NAMES: usize = 16;
 
-/// Returns the error with the names of the server's certificate, if it lists them, escaped and truncated. The
-/// certificate's issuer chose them, so they are not trusted.
+/// If the error lists the names in the server's certificate, escapes and truncates these names. The certificate's
+/// issuer chose them, so they are not trusted.
 fn with_printable_names(error: io::Error) -> io::Error {
     let source = error.get_ref().and_then(|source| source.downcast_ref());
     let Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) = source

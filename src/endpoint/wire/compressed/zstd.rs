@@ -33,7 +33,7 @@ impl Zstd {
         Ok(())
     }
 
-    /// Appends the decompressed `content`, at most as much as fits.
+    /// Appends as much of the decompressed `content` as fits.
     ///
     /// The whole frame is decompressed at once, so that the library uses the buffer itself as its window. No memory is
     /// taken for the window that the frame declares, however large.

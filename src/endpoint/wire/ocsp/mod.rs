@@ -34,7 +34,7 @@ pub const CLOCK_SKEW: u64 = 60;
 /// section 3.2: its time must be "sufficiently recent").
 pub const MAX_AGE: u64 = 24 * 60 * 60;
 
-/// The signer of a response, as the response names it.
+/// The name that a response gives its signer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderId<'a> {
     /// By its name, in DER.

@@ -15,7 +15,7 @@ pub struct Limits {
     /// `maxMessageSizeBytes`: the longest message, in bytes, including its header.
     pub max_message_size: u32,
     /// `maxBsonObjectSize`: the largest document of a sequence, in bytes. A body may be larger, because a command needs
-    /// room around the single document that it carries, and a reply around the documents that it returns.
+    /// room around the single document that it carries, and a reply needs room around the documents that it returns.
     pub max_document_size: u32,
 }
 

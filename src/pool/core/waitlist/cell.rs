@@ -196,7 +196,7 @@ impl<G> Cell<G> {
     ///
     /// # Safety
     ///
-    /// The caller has claimed the ticket, and grants once.
+    /// The caller has claimed the ticket, and grants only once.
     #[inline]
     pub(super) unsafe fn grant(this: NonNull<Self>, ticket: Ticket, grant: G) -> Option<Waker> {
         // SAFETY: the caller guarantees it.

@@ -271,8 +271,8 @@ impl<G> LockedWaitList<G> {
         Some(Departure { withdrawn, removed, at_front: gap.first == range.first })
     }
 
-    /// Removes the segments that lie inside a gap now that a ticket was added to it. There are at most two, because
-    /// only the segments of the ticket and its neighbours can be affected.
+    /// Removes the segments that lie inside a gap now that a ticket has been added to it. There are at most two,
+    /// because only the segments of the ticket and its neighbours can be affected.
     fn remove_inside(&mut self, lane: Lane, ticket: Ticket, gap: Gap) -> [Parts<G>; 2] {
         let is_inside = |start: Ticket| start_of(gap.first).is_before(start) && start.is_before(start_of(gap.last));
         let [before, after] = [ticket.before(), ticket.after()].map(start_of);
