@@ -29,8 +29,8 @@ impl Drop for Decompressing {
     }
 }
 
-/// The channel's buffers. A drop wipes the buffers: if the channel no longer wants them back, the channel may be wiping
-/// its own buffers.
+/// The channel's buffers. Dropping this value wipes the buffers, because a channel that no longer wants them back may
+/// be wiping its own.
 #[derive(Default)]
 struct Decompressed {
     incoming: Inbox,

@@ -235,7 +235,7 @@ struct Notes {
     notes: Vec<Note>,
 }
 
-/// A check-out that was served. `u32` suffices: the longest rounds have some ten million check-outs.
+/// A check-out that was served. `u32` suffices: the longest rounds have about ten million check-outs.
 #[derive(Clone, Copy)]
 struct Note {
     ticket: u32,

@@ -81,7 +81,7 @@ pub(crate) fn next(elements: &[u8]) -> Option<(Element<'_>, &[u8])> {
 }
 
 /// Returns the position of the first byte that is zero or not ASCII. Looks at eight bytes at a time: the names in a
-/// reply take some thirty bytes.
+/// reply take about thirty bytes.
 #[inline]
 fn end_of_name(named: &[u8]) -> Option<usize> {
     const LOWEST: u64 = u64::MAX / 0xff;

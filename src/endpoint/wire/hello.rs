@@ -347,8 +347,8 @@ pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Resul
     Ok(())
 }
 
-/// The maximum length of a hello's document on an idle connection, in bytes. The document of a large replica set has some 5
-/// KiB.
+/// The maximum length of a hello's document on an idle connection, in bytes. The document of a large replica set is
+/// about 5 KiB long.
 const KEPT_DOCUMENT: usize = 16 * 1024;
 
 /// The length, in bytes, up to which an element counts as short. Short elements are kept before long ones.

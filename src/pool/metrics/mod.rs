@@ -27,7 +27,7 @@
 //! # Cost
 //!
 //! A check-out that finds a connection at once is counted in a word that only the connection's user writes. It does not
-//! read a clock unless it is part of the sample. A check-out that waits reads the clock twice. A histogram takes some
+//! read a clock unless it is part of the sample. A check-out that waits reads the clock twice. A histogram takes about
 //! 200 bytes once it has recorded a time, and 512 bytes for each range of times that is in use, where a range spans a
 //! factor of sixteen. Wait times and use times have a histogram for each of the pool's shards. There is about one shard
 //! for each CPU core.

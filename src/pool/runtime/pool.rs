@@ -499,8 +499,8 @@ impl<E: Establish> Pool<E> {
         this.core.begin_ready()
     }
 
-    /// Does the part of [`clear`](Self::clear), or of [`clear_service`](Self::clear_service) if a service is given,
-    /// that does not call foreign code. Does nothing if the pool's mode does not allow this clear.
+    /// Begins a [`clear`](Self::clear), or a [`clear_service`](Self::clear_service) if a service is given: does the
+    /// part that does not call foreign code. Does nothing if the pool's mode does not allow this clear.
     #[must_use]
     pub(crate) fn begin_clear(&self, service: Option<ServiceId>, clear: Clear) -> PoolChange {
         let core = &self.here().core;

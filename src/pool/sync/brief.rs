@@ -40,7 +40,7 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 ///
 /// # How long it takes
 ///
-/// A section takes as long as its few cache lines take to arrive: some ten nanoseconds each. A thread with a request
+/// A section takes as long as its few cache lines take to arrive: about ten nanoseconds each. A thread with a request
 /// waits for the sections that were requested before its own, and for sections of threads that get the lock without a
 /// request. Because a holder serves the requests before it releases the lock, there are few sections of the second
 /// kind.

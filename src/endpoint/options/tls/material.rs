@@ -1,4 +1,4 @@
-//! Certificates, a private key and parts of rustls that an application gives in memory.
+//! Certificates, a private key and rustls objects that an application supplies in memory.
 
 use std::fmt;
 use std::sync::Arc;
