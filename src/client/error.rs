@@ -56,7 +56,7 @@ pub enum ClientError {
         #[source]
         last: Box<ClientError>,
     },
-    /// An error of the application, from the body of a transaction: see [`ClientError::other`].
+    /// The application's own error, from the body of a transaction: see [`ClientError::other`].
     #[error("{0}")]
     Other(Arc<dyn StdError + Send + Sync>),
     /// Some writes failed, or it is unknown whether they were executed.
@@ -65,7 +65,7 @@ pub enum ClientError {
     /// Some writes of [`Client::bulk_write`](crate::Client::bulk_write) failed, or it is unknown whether they were executed.
     #[error("{0}")]
     BulkWrite(#[source] Box<ClientBulkWriteFailure>),
-    /// serde could not write a value of the application in the form that the command requires. Nothing was sent.
+    /// serde could not write the application's value in the form that the command requires. Nothing was sent.
     #[error("the argument {name} cannot be sent: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
     Argument {
@@ -136,7 +136,7 @@ pub use body::BodyError;
 pub use file_problem::GridFsProblem;
 
 impl ClientError {
-    /// Wraps an error of the application, so that the body of a transaction can return it.
+    /// Wraps the application's own error, so that the body of a transaction can return it.
     ///
     /// If one of the error's sources is a client's error, the methods of this type answer for that client's error. So
     /// the labels are kept, and the transaction can be repeated.

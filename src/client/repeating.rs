@@ -70,7 +70,7 @@ impl<E: From<ClientError>> LastError<E> {
         };
         match last {
             Some(last) => ClientError::TransactionTimeout { last: Box::new(last) }.into(),
-            // The transaction is repeated only after an error of the client.
+            // The transaction is repeated only after one of the client's errors.
             None => self.into_error(),
         }
     }

@@ -265,7 +265,7 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Begins the operation in a session of the application.
+    /// Begins the operation in one of the application's sessions.
     fn begin_in(&mut self, explicit: Arc<Explicit>) -> Result<(), ClientError> {
         let session_use = session_use(self.client, &self.operation, self.is_unacknowledged, None, None);
         let (begun, is_in_transaction, is_causally_consistent) = {

@@ -125,7 +125,7 @@ impl Session {
         self.explicit.lock().transaction_state()
     }
 
-    /// Returns whether the session is pinned, and whether it is dirty, for the tests of the specification.
+    /// Returns whether the session is pinned, and whether it is dirty, for the specification's tests.
     #[cfg(feature = "unstable")]
     #[doc(hidden)]
     #[must_use]
@@ -305,7 +305,7 @@ impl Session {
     }
 
     /// Like [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
-    /// may be a type of the application.
+    /// may be the application's own type.
     ///
     /// The transaction is repeated if a source of the error has the label `TransientTransactionError`: see the example
     /// at [`BodyError`]. If the compiler cannot infer the error type, name it: `with_transaction_as::<MyError, _, _>`.

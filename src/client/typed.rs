@@ -243,7 +243,8 @@ pub(super) fn encode_after(
     Ok(bytes)
 }
 
-/// Reads a server's document as a value of the application, or reports which field of which document serde cannot read.
+/// Reads a server's document as a value of the application's type, or reports which field of which document serde
+/// cannot read.
 pub(super) fn decode<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Result<T, String> {
     match quick::read(document) {
         Ok(value) => Ok(value),

@@ -35,7 +35,7 @@ impl EndpointConnection {
     }
 }
 
-/// Returns whether a failed reply is the last. After a timeout of the client, more replies may follow.
+/// Returns whether a failed reply is the last. After the client's own timeout, more replies may follow.
 fn ends_replies(failure: &CommandError) -> bool {
     failure.server_error().is_some() || !failure.is_timeout()
 }

@@ -146,8 +146,8 @@ impl Pool<Endpoint> {
     ///
     /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the
     /// server and notices when it is back. Errors from establishing a connection have no effect here: the failure sink
-    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) gets each of them, and gets it sooner than a
-    /// check-out reports it.
+    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) receives each of these errors before any check-out
+    /// reports it.
     pub fn clear_after(&self, error: &OperationError) -> bool {
         let OperationError::Command(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };

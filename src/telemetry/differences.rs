@@ -30,7 +30,7 @@ impl LastRead {
         let (mut seen, mut given) = (0, 0);
         for (bound, count) in new {
             seen += count;
-            // Rounded on the running sum, so that the shares of all buckets add up to exactly `most`.
+            // The running sum is rounded, not each share, so that the shares of all buckets add up to exactly `most`.
             let due = share(seen, total.min(most), total);
             if due > given {
                 record(representative(bound), due - given);

@@ -19,8 +19,8 @@ use crate::text::printable::PrintableError;
 /// `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and the options that
 /// were set. Some values are specific to wharf: the `error` of a cleared pool; the `durationMS` of a check-in, which is
 /// how long the connection was used; and the milliseconds of the stages of an establishment (`resolveMS`, `proxyMS`,
-/// `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs the same as sentences without keys.
-/// Both forms leave out an absent value.
+/// `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs the same information in sentences,
+/// without keys. Both forms leave out an absent value.
 ///
 /// `error` contains the text of the underlying error and its labels. Control characters in it are escaped, so that a
 /// message is one line.

@@ -218,7 +218,7 @@ fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("the runtime cannot be built")
 }
 
-/// Returns the runtime of most cases with more than one thread.
+/// Returns the runtime that most cases with more than one thread use.
 pub fn two_workers() -> Runtime {
     workers(WORKERS)
 }

@@ -10,7 +10,7 @@ use crate::format::{
 };
 use crate::matching::{bson, document, is_same};
 
-/// How long a command of the runner itself may take.
+/// How long one of the runner's own commands may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A deployment, with the runner's own clients.
@@ -83,7 +83,7 @@ impl Environment {
         Self { uri, uri_of_two: None, topology, has_users, version, parameters, internal, servers }
     }
 
-    /// Runs a command of the runner itself.
+    /// Runs one of the runner's own commands.
     pub async fn run(&self, database: &str, command: Document) -> Result<Document, String> {
         let command = raw(&command);
         let reply = tokio::time::timeout(PATIENCE, self.internal.run_command(database, &command)).await;

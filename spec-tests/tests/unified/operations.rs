@@ -109,7 +109,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Stop> {
     if holds { Ok(()) } else { Err(Stop::Broken(what())) }
 }
 
-/// Runs an operation of the runner ("Special Test Operations").
+/// Runs one of the runner's own operations ("Special Test Operations").
 async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
     match operation.name.as_str() {
         "failPoint" => {

@@ -192,7 +192,7 @@ impl ServerCursor {
 
     /// Waits until the server is known again, after its pool was cleared because of a network error. The wait ends with
     /// `serverSelectionTimeoutMS`, or earlier with the limit. A client on a single thread does not wait, because this
-    /// would block a call of the application.
+    /// would block the application's call.
     async fn is_known_again(&self, limit: Limit) -> bool {
         if matches!(self.client.deployment().background(), Some(Background::Kept(_))) {
             return false;

@@ -1,4 +1,4 @@
-//! The reasons for a scan of the client on a single thread, and the work that precedes a scan.
+//! The reasons why the client on a single thread scans, and the work that precedes a scan.
 
 use bson::{doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};

@@ -163,7 +163,7 @@ impl Session {
         self.session.snapshot_time()
     }
 
-    /// Returns whether the session is pinned, and whether it is dirty, for the tests of the specification.
+    /// Returns whether the session is pinned, and whether it is dirty, for the specification's tests.
     #[cfg(feature = "unstable")]
     #[doc(hidden)]
     #[must_use]
@@ -283,7 +283,7 @@ impl Session {
     }
 
     /// Like [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
-    /// may be a type of the application: see
+    /// may be the application's own type: see
     /// [`client::Session::with_transaction_as`](crate::client::Session::with_transaction_as).
     ///
     /// # Errors

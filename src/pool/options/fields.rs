@@ -88,7 +88,7 @@ fn read_millis(text: &str, least: u64) -> Option<Duration> {
 }
 
 /// Returns whether a field has this name. Case, underscores and hyphens make no difference, because environment
-/// variables and configuration files have their own customs.
+/// variables and configuration files have their own conventions.
 pub(crate) fn is_name(given: &str, name: &str) -> bool {
     let given = given.bytes().filter(|byte| !b"_-".contains(byte));
     given.map(|byte| byte.to_ascii_lowercase()).eq(name.bytes().map(|byte| byte.to_ascii_lowercase()))

@@ -55,7 +55,7 @@ fn inline_event_follows_the_queued_event_before_it() {
                 events.deliver();
             })
         };
-        // A swap, because loom tries its orders with the store.
+        // A swap rather than a load, because loom tries all orders of a swap and the store.
         let takes_over = is_handed_over.swap(false, Ordering::Acquire);
         if takes_over {
             events.deliver_inline(2);

@@ -1,5 +1,5 @@
-//! Models of a renewal, which makes all connections stale as a clear does, but the pool stays ready and the waiters stay
-//! in the queue; and of worn connections, which are closed only while enough others are open.
+//! Models of a renewal and of worn connections. A renewal makes all connections stale, as a clear does, but the pool
+//! stays ready and the waiters stay in the queue. Worn connections are closed only while enough others are open.
 
 use std::sync::Arc;
 use std::time::Duration;

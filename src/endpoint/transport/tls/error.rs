@@ -85,7 +85,7 @@ impl fmt::Display for Date {
 }
 
 impl TlsError {
-    /// Returns the error with a hint, if there is a hint for the reason of the failure.
+    /// Returns the error with a hint, if there is a hint for the cause of the failure.
     pub(super) fn hinted(error: &io::Error) -> Option<Self> {
         let time = |time: UnixTime| UNIX_EPOCH + Duration::from_secs(time.as_secs());
         let source: &rustls::Error = error.get_ref()?.downcast_ref()?;

@@ -122,7 +122,7 @@ fn read_status(reader: &mut SliceReader<'_>) -> Result<Status> {
     match tag {
         Tag::ContextSpecific { constructed: false, number: TagNumber(0) } if contents.is_empty() => Ok(Status::Good),
         Tag::ContextSpecific { constructed: false, number: TagNumber(2) } if contents.is_empty() => Ok(Status::Unknown),
-        // The time and the reason of the revocation do not matter, so they are not checked.
+        // The time of the revocation and the reason for it do not matter, so they are not checked.
         Tag::ContextSpecific { constructed: true, number: TagNumber(1) } => Ok(Status::Revoked),
         _ => Err(tag.value_error().into()),
     }
