@@ -44,7 +44,7 @@ impl Establish for Greeter {
         }
     }
 
-    /// Notices that the server has gone or has restarted while the connection was idle.
+    /// Notices if the server has gone or has restarted while the connection was idle.
     async fn check(&self, session: &mut Session) -> CheckResult {
         let reply = timeout(Duration::from_secs(2), session.exchange("ping")).await??;
         if reply == "pong" { Ok(()) } else { Err(format!("unexpected reply to ping: {reply}").into()) }
@@ -102,7 +102,7 @@ impl Session {
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let (mut server, address) = start("127.0.0.1:0".parse()?).await?;
     let pool = Pool::builder(&address.to_string(), Greeter { server: address })
-        // By default, connections are checked that were idle for longer than a second.
+        // By default, connections that were idle for longer than a second are checked.
         .options(PoolOptions::default().max_pool_size(4).check_before_use(CheckBeforeUse::Always))
         .subscriber(|event: &PoolEvent| println!("{:<26}{:?}", event.name(), event.connection_id()))
         .build()?;
@@ -125,7 +125,7 @@ async fn use_at_the_same_time(pool: &Pool<Greeter>) -> Result<(), Box<dyn Error 
         let pool = pool.clone();
         tokio::spawn(async move {
             let mut session = pool.check_out().await?;
-            // No other task's language is left behind.
+            // No other task has left its language behind.
             assert_eq!(session.greet().await?, "hello");
             session.speak(language).await?;
             assert_eq!(session.greet().await?, greeting);

@@ -29,8 +29,8 @@ pub struct Monitor {
 impl Monitor {
     /// Creates a monitor for a pool. `options` are the pool's.
     ///
-    /// The monitor subscribes to the pool's events. So it learns of every clear, whether by the failure sink, after a
-    /// command's error, or by any other part of the service.
+    /// The monitor subscribes to the pool's events. So it learns of every clear: by the failure sink, after a command's
+    /// error, or by any other part of the service.
     pub fn new(mut options: Options, pool: Pool<Endpoint>) -> Result<Self, InvalidOption> {
         // Monitors do not authenticate: a server answers hello without authentication.
         options.credential = None;

@@ -1,6 +1,6 @@
 //! The cores on which the server and the clients run.
 //!
-//! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs, which costs
+//! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs. This costs
 //! more than the measured operations. So each side gets separate cores.
 
 use std::io;

@@ -80,7 +80,7 @@ pub struct Measurement<R> {
     pub result: R,
 }
 
-/// The measurement that a child process is asked to make.
+/// The measurement that a child process makes.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     pub round: u32,

@@ -18,7 +18,7 @@ use crate::arguments::Report;
 
 const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures");
 
-/// A picture: its figures, and how they were measured.
+/// A picture: its figures, and a description of the measurement.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Chart {
@@ -43,11 +43,11 @@ struct Chart {
 #[serde(deny_unknown_fields)]
 struct Panel {
     heading: Option<String>,
-    /// What a benchmark's result calls the figures.
+    /// The name of the figures in a benchmark's result.
     what: Option<String>,
-    /// What the figures are, with their unit.
+    /// The meaning of the figures, with their unit.
     axis: String,
-    /// What the rows' labels are.
+    /// The meaning of the rows' labels.
     across: Option<String>,
     #[serde(default)]
     logarithmic: bool,
@@ -58,16 +58,16 @@ struct Panel {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
-    /// What the picture shows instead of the label in the table.
+    /// The label in the picture, instead of the label in the table.
     label: Option<String>,
-    /// The label in the table. If it is only a number there, the text of an earlier row stands before it here.
+    /// The label in the table. If it is only a number there, it begins here with the text of an earlier row.
     table: String,
     /// The name of the case in a benchmark's result.
     case: Option<String>,
     median: BTreeMap<String, Number>,
 }
 
-/// What `cargo bench --bench pool` writes.
+/// The file that `cargo bench --bench pool` writes.
 #[derive(Debug, Deserialize)]
 struct Measured {
     rows: Vec<MeasuredRow>,
@@ -80,7 +80,7 @@ struct MeasuredRow {
     median: BTreeMap<String, f64>,
 }
 
-/// Draws each picture whose figures are known, and fails if there is none.
+/// Draws each picture whose figures are known, and fails if there are no such pictures.
 pub fn run(arguments: &Report) -> Result<(), Failure> {
     let pictures = Path::new(PICTURES);
     let folder = arguments.output.as_deref().unwrap_or(pictures);
@@ -123,7 +123,7 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Failure> {
 }
 
 impl Chart {
-    /// Replaces the figures by measured ones, and drops all that were not measured.
+    /// Replaces the figures by measured figures, and drops all that were not measured.
     fn take(&mut self, measured: &Measured, file: &Path) {
         for panel in &mut self.panels {
             for row in &mut panel.rows {
@@ -141,7 +141,7 @@ impl Chart {
         self.section = None;
     }
 
-    /// Returns the place of a subject among all subjects of the picture, which is the same in each panel.
+    /// Returns the place of a subject among all subjects of the picture. It is the same in each panel.
     fn place(&self, subject: &str) -> usize {
         let mut all: Vec<&String> = Vec::new();
         for of in self.panels.iter().flat_map(|panel| &panel.subjects) {
@@ -152,7 +152,7 @@ impl Chart {
         all.iter().position(|of| *of == subject).unwrap_or(all.len())
     }
 
-    /// What the figures are, how they were measured, and where they stand, each in a paragraph.
+    /// The meaning of the figures, how they were measured, and where they are listed, each in a paragraph.
     fn caption(&self) -> Vec<String> {
         let mut lines = vec![format!("{} {}; {}.", self.notes, self.samples, self.machine), self.command.clone()];
         if let Some(heading) = &self.section {

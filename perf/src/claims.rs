@@ -30,7 +30,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// The bound that a ratio must stay within.
+/// The bound for a ratio.
 #[derive(Clone, Copy)]
 pub enum Limit {
     Below(f64),

@@ -10,8 +10,8 @@ use crate::load::join;
 use crate::observer::Observer;
 use crate::subjects::{Kind, Subject};
 
-/// The maximum number of connections in the plain pool that stands in for the floor here. It is about what a programmer
-/// would choose, knowing that connections cost more than waiting.
+/// The maximum number of connections in the plain pool that stands in for the floor here. A programmer would choose
+/// about this number, knowing that connections cost more than waiting.
 pub const PLAIN_CONNECTIONS: u32 = 10;
 
 /// The result of a cold start, as a child process reports it.

@@ -16,7 +16,7 @@ pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// The file that the benchmark writes to its target directory.
 const RESULT: &str = "bench-cores.json";
 
-/// Builds the benchmark and runs its series `cores`, or puts it where the command line says.
+/// Builds the benchmark, and runs its series `cores` or stores it where the command line says.
 pub fn run(arguments: &Cores) -> Result<(), Failure> {
     let target = fs::canonicalize(REPOSITORY)?.join("target/static");
     let benchmark = build(arguments, &target)?;

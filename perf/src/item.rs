@@ -37,7 +37,7 @@ pub struct Size {
     unit: String,
 }
 
-/// The same document, whose strings are borrowed from the reply.
+/// The same document, with strings that borrow from the reply.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "serde reads the fields, and nothing else needs them")]
 pub struct BorrowedItem<'b> {
@@ -90,7 +90,7 @@ pub fn id_of(number: u32) -> ObjectId {
     ObjectId::from_bytes(bytes)
 }
 
-/// Gives the database these items and nothing else, unless it already has them.
+/// Fills the database with exactly these items, unless it already has them.
 pub async fn fill(server: &str, items: u32) -> Result<(), Failure> {
     let client = wharf::Client::from_uri(&uri(server, 1))?;
     let counted = client.run(Operation::read(DATABASE, &rawdoc! { "count": ITEMS })).await?;

@@ -60,7 +60,7 @@ impl<'r> Load<'r> {
         Ok(Self { runtime, observer, gate, running })
     }
 
-    /// Runs the load for at least `interval`, and until no connection was opened for that long.
+    /// Runs the load for at least `interval`, and until no connection has been opened for that long.
     pub fn warm_up(&mut self, interval: Duration) -> Result<(), Failure> {
         self.resume()?;
         let mut before = self.runtime.block_on(self.observer.connections())?;
@@ -121,7 +121,7 @@ impl<'r> Load<'r> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
-    /// Nothing: another subject has the next turn.
+    /// Do nothing: another subject has the next turn.
     Resting,
     /// Run operations that do not count.
     Running,

@@ -33,7 +33,7 @@ use wharf_testbed::counting::CountingAllocator;
 
 use arguments::{Arguments, Mode};
 
-/// Counts for all subjects alike. It takes about a nanosecond for each allocation.
+/// Counts the allocations of all subjects alike, at a cost of about a nanosecond each.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

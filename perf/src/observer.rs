@@ -64,7 +64,7 @@ impl Observer {
         Ok(Counts { connections, work })
     }
 
-    /// Waits until the counts have settled, and returns them. By then they reflect connections that were being opened
+    /// Waits until the counts have settled, and returns them. They then include all connections that were being opened
     /// or closed.
     pub async fn at_rest(&mut self) -> Result<Connections, Failure> {
         let began = Instant::now();

@@ -1,5 +1,5 @@
-//! Compiles the examples in `docs/from-mongodb.md` and `docs/from-other-pools.md`, which are code of a shop. They need the crates
-//! that they come from, and only this package depends on those.
+//! Compiles the examples in `docs/from-mongodb.md` and `docs/from-other-pools.md`, which are code of a shop. The
+//! examples need the crates that they describe, and only this package depends on these crates.
 
 use std::io;
 
@@ -15,7 +15,7 @@ pub struct Order {
     pub price: i64,
 }
 
-/// An exchange with a server that sends back what it gets.
+/// An exchange with a server that echoes what it receives.
 pub async fn ping(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"ping").await?;
     stream.read_exact(&mut [0; 4]).await.map(drop)

@@ -10,7 +10,7 @@ fn short(sections: &[&str]) -> (String, Vec<serde_json::Value>) {
     let file = folder.join(format!("client-{}.json", sections.join("-")));
     let _ = fs::remove_file(&file);
     let output = Command::new(env!("CARGO_BIN_EXE_roundtrips"))
-        // A machine with one core does not have a core for each side.
+        // A machine with one core cannot give each side a separate core.
         .args(["client", "--short", "--no-pin", "--json"])
         .arg(&file)
         .args(sections)
@@ -45,7 +45,7 @@ fn commands_are_measured_on_both_servers() {
         assert!(line["server_cpu_seconds"].as_f64().unwrap() > 0.0, "the server tells what it costs: {line}");
     }
     assert_eq!(printed.matches("times the pool's").count(), 2, "{printed}");
-    // With one task, only busy polling has this claim.
+    // With one task, this claim is made only for busy polling.
     for (subject, claims) in [("client has", 1), ("client-busy-polling has", 2)] {
         let claimed = format!("{subject} at least 1.6 times the official driver's");
         assert_eq!(printed.matches(&claimed).count(), claims, "{subject}: {printed}");

@@ -1,4 +1,4 @@
-//! The soak runs, in a short form, and finds nothing.
+//! A short form of the soak runs, and finds no fault.
 
 use std::process::Command;
 

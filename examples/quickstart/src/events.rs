@@ -17,14 +17,15 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// A file that receives every event as a line of JSON.
 ///
-/// The tasks of the load put their events into a queue, which takes tens of nanoseconds. A separate thread turns the events
-/// into text and writes them. The tasks never wait for it: while the queue is full, further events are dropped and counted.
+/// The tasks of the load put their events into a queue, which takes tens of nanoseconds for each event. A separate
+/// thread turns the events into text and writes them. The tasks never wait for it: while the queue is full, further
+/// events are dropped and counted.
 pub struct EventFile {
     queue: Arc<Queue>,
     thread: JoinHandle<io::Result<Written>>,
 }
 
-/// The totals of what was written.
+/// The totals of the written file.
 pub struct Written {
     pub events: u64,
     pub bytes: u64,
@@ -73,7 +74,8 @@ impl EventFile {
 
     /// Waits until all events so far are written, and closes the file.
     pub fn finish(self) -> io::Result<Written> {
-        // ORD: Release; pairs with the Acquire in `write`. The writer then finds all events that arrived before.
+        // ORD: Release; pairs with the Acquire in `write`. The writer then finds all events that arrived before this
+        // call.
         self.queue.ended.store(true, Ordering::Release);
         self.thread.thread().unpark();
         self.thread.join().expect("the events' writer panicked")
@@ -141,7 +143,7 @@ mod tests {
     impl Write for Gate {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.reached.send(());
-            // An error once the test has dropped its gate: from then on the writer does not block.
+            // `recv` fails once the test has dropped its end: from then on the writer does not block.
             let _ = self.let_go.recv();
             self.text.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -175,7 +177,7 @@ mod tests {
         let (open, let_go) = channel();
         let file = EventFile::start(Gate { reached, let_go, text: text.clone() }, 10).unwrap();
         let queue = file.queue.clone();
-        // The writer holds back the lines of the first events until they are worth a write. Then it waits at the gate.
+        // The writer holds back the lines of the first events until they fill its buffer. Then it waits at the gate.
         let (mut sent, mut dropped) = (0, 0);
         let mut put = || {
             let is_put = queue.put(&event);

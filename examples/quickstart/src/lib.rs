@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs the load that the command line asks for, and prints the report.
 ///
-/// It is not `async`, because the compiler would then compile all of it again for the example that awaits it.
+/// It is not `async`: otherwise the compiler would compile all of it again for the example that awaits it.
 #[tokio::main]
 pub async fn main() -> ExitCode {
     let done = match Arguments::read(env::args_os().skip(1)) {
@@ -52,7 +52,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let of_uri = if let Place::Given(options) = &place { options.pool.clone() } else { PoolOptions::default() };
     let pool_options = arguments.pool_options(of_uri)?;
     if let Place::Given(options) = &place {
-        // Reads the files that it names now, before anything is connected or printed.
+        // Reads the files that the options name now, before anything is connected or printed.
         Client::new((**options).clone()).map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     }
     let server = Server::start(place).await?;

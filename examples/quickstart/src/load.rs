@@ -29,7 +29,7 @@ pub struct Load {
     started: Instant,
     tasks: JoinSet<()>,
     stop: Arc<AtomicBool>,
-    /// Several, so that threads rarely contend, but fewer than the tasks, because histograms are large.
+    /// There are several, so that threads rarely contend, but fewer than tasks, because histograms are large.
     recorders: Vec<Arc<Mutex<Results>>>,
 }
 
@@ -87,7 +87,7 @@ pub struct Results {
     pub times: Histogram,
     /// When operations succeeded.
     pub successes: Successes,
-    /// The number of errors of each kind, and the text of the first.
+    /// The number of errors of each kind, and the text of the first error.
     pub errors: BTreeMap<&'static str, (u64, String)>,
 }
 

@@ -111,8 +111,8 @@ impl Table<'_> {
     /// Returns the time within which this fraction of all check-outs completed, including check-outs that found a
     /// connection at once.
     ///
-    /// It exceeds the true time by at most 3.2 %. Without errors, each check-out is part of an operation, whose time is
-    /// more exact: the result is then at most that time.
+    /// It exceeds the true time by at most 3.2 %. Without errors, each check-out is part of an operation, and the
+    /// operation's time is more exact. So the result is at most the operation's time.
     fn check_out_time(&self, quantile: f64) -> Option<String> {
         let most = self.operation_time(quantile).filter(|_| self.results.errors.is_empty()).unwrap_or(u64::MAX);
         let (mut at_once, mut others) = (0, Times::default());

@@ -56,8 +56,8 @@ impl Server {
         Ok(if options.app_name.is_none() { options.app_name("wharf quickstart") } else { options })
     }
 
-    /// Checks that the deployment answers and lets the user in, and creates the collection that the load reads, if this
-    /// process started the servers.
+    /// Checks that the deployment answers and accepts the user. If this process started the servers, creates the
+    /// collection that the load reads.
     pub async fn prepare(&self, client: &Client) -> Result<(), ClientError> {
         let ping = rawdoc! { "ping": 1 };
         client.run(Operation::new("admin", &ping).timeout(client.options().timeout.unwrap_or(FIRST))).await?;

@@ -1,4 +1,4 @@
-//! One HTTP request without a library, for `top` and for the tests.
+//! A single HTTP request without a library, for `top` and for the tests.
 
 use std::io;
 

@@ -23,7 +23,8 @@ pub struct Line {
     pub timeouts: u64,
 }
 
-/// Compares the pools at two moments, `elapsed` apart. A pool that did not exist before is compared with an unused one.
+/// Compares the pools at two moments, `elapsed` apart. A pool that did not exist at the earlier moment is compared with
+/// an unused pool.
 #[must_use]
 pub fn lines(before: &[PoolRow], now: &[PoolRow], elapsed: Duration) -> Vec<Line> {
     let compare = |now: &PoolRow| {
@@ -92,11 +93,11 @@ const COLUMNS: [Column; 11] = [
     Column { title: "T/O", width: 6, rank: 10, cell: |line| short(line.timeouts as f64) },
 ];
 
-/// The minimum width of the address beside the most important columns.
+/// The minimum width of the address when only the most important columns are shown.
 const ADDRESS: usize = 8;
 /// The rank of the last of the most important columns.
 const IMPORTANT: u8 = 2;
-/// The minimum width of the address beside other columns: the width of `127.0.0.1:27017`.
+/// The minimum width of the address when other columns are shown: the width of `127.0.0.1:27017`.
 const WHOLE_ADDRESS: usize = 15;
 
 /// Renders the table for a terminal of `width` columns. The first line contains the titles. No line is wider than the
@@ -175,8 +176,8 @@ fn shortened(text: &str, width: usize) -> String {
     letters.into_iter().collect()
 }
 
-/// Returns a text's characters. Characters that may not be one column wide become `?`, except the sign for millionths,
-/// which some terminals lack: it becomes `u`.
+/// Returns a text's characters. Characters that may not be one column wide become `?`, except the micro sign, which
+/// some terminals lack: it becomes `u`.
 fn letters(text: &str) -> Vec<char> {
     let letter = |c: char| match c {
         'µ' => 'u',
@@ -186,7 +187,7 @@ fn letters(text: &str) -> Vec<char> {
     text.chars().map(letter).collect()
 }
 
-/// Formats a number with a unit that keeps it short.
+/// Formats a number with a unit that keeps the text short.
 fn short(number: f64) -> String {
     match number {
         ..1e4 => format!("{number:.0}"),
@@ -196,7 +197,7 @@ fn short(number: f64) -> String {
     }
 }
 
-/// Formats nanoseconds with a unit that keeps them short.
+/// Formats nanoseconds with a unit that keeps the text short.
 fn time(nanos: u64) -> String {
     let nanos = nanos as f64;
     match nanos {

@@ -94,11 +94,11 @@ async fn print_json(source: &Source, interval: Duration) -> Result<(), Box<dyn E
 }
 
 async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
-    // A signal must leave the terminal's state restored too.
+    // The terminal's state must be restored after a signal, too.
     let mut ended = pin!(end_signal()?);
     let (mut before, mut since) = (source.read().await?, Instant::now());
     let mut shown = lines(&before, &before, interval);
-    // The first tick would fire at once, and compare two readings with no time between them.
+    // An interval's first tick would fire at once, and compare two readings with no time between them.
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let screen = Screen::open()?;
@@ -117,7 +117,7 @@ async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>>
     }
 }
 
-/// Completes when a signal asks the process to end. From this call on, these signals have no other effect.
+/// Completes when a signal asks the process to end. After this call, these signals have no other effect.
 fn end_signal() -> io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     {
@@ -193,7 +193,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // No terminal is left on which to report an error.
+        // There is no terminal left on which to report an error.
         let _ = execute!(io::stdout(), terminal::LeaveAlternateScreen, cursor::Show);
         let _ = terminal::disable_raw_mode();
     }

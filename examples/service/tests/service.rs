@@ -1,5 +1,5 @@
-//! The examples as a user runs them: the service on a replica set, its metrics, its dashboard, a failover and its end, and
-//! `top`.
+//! The examples as a user runs them: `top`, and the service on a replica set, with its metrics, its dashboard, a
+//! failover and its shutdown.
 #![cfg(unix)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,7 +146,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 async fn service_keeps_accounts_and_shows_its_pools() {
     let set = blocking(|| shared().unwrap()).await;
     let service = Running::start(&set.uri()).await;
-    // Two further batches of 100, besides the first.
+    // Two batches of 100 after the first batch.
     for number in 0..250 {
         let account = json!({ "_id": format!("a{number}"), "owner": "Ann \"A\"", "balance": number });
         let (status, opened) = service.post("/accounts", account.clone()).await;
@@ -245,7 +245,7 @@ async fn service_keeps_accounts_and_shows_its_pools() {
     service.end("-TERM").await;
 }
 
-/// The accounts of one owner, and the owners of one account each. Both are several batches.
+/// The number of accounts of one owner, and the number of owners with one account each. Both make several batches.
 const RICH: usize = 260;
 const OTHERS: usize = 110;
 /// The tasks that write.
@@ -257,7 +257,8 @@ const TURNS: i64 = 20;
 type Times = Vec<(Instant, Instant)>;
 
 /// Money moves from one account to another while the primary is killed. No request fails, and each acknowledged
-/// transfer and new account exists exactly once. In the meantime other requests read several batches, and miss nothing.
+/// transfer and new account exists exactly once. In the meantime, other requests read several batches without missing a
+/// document.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn service_survives_the_loss_of_its_primary() {
     let set = blocking(|| Arc::new(ReplicaSet::start(ReplicaSetOptions::default()).unwrap())).await;
@@ -397,7 +398,7 @@ fn all_totals(totals: Vec<Value>) {
 }
 
 /// Kills the primary while two requests are waiting for another batch of a cursor. Returns the times right before and
-/// after.
+/// right after the kill.
 fn kill_while_cursors_are_open(set: &ReplicaSet) -> (Instant, Instant) {
     let primary = set.primary().unwrap().unwrap();
     let run = |command: &RawDocument| set.command(primary, "admin", command).unwrap();
@@ -410,7 +411,7 @@ fn kill_while_cursors_are_open(set: &ReplicaSet) -> (Instant, Instant) {
     (begun, Instant::now())
 }
 
-/// Starts a replica set of one member, which the test may pause.
+/// Starts a replica set with one member, which the test may pause.
 async fn alone() -> ReplicaSet {
     let options = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
     blocking(|| ReplicaSet::start(options).unwrap()).await
@@ -437,7 +438,7 @@ async fn service_completes_its_requests_before_it_ends() {
         let noticed = async {
             while !is_in_progress().await {}
             service.signal(signal).await;
-            // It does not accept further connections after a signal.
+            // The service does not accept further connections after a signal.
             while TcpStream::connect(&service.address).await.is_ok() {}
         };
         tokio::time::timeout(AGES, noticed).await.expect("the service does not notice the signal");
@@ -528,7 +529,7 @@ async fn assert_all_unavailable(service: &Running) {
     assert_eq!(service.get("/totals").await, unavailable);
     assert_eq!(service.post("/accounts", json!({ "_id": "b", "owner": "Bob", "balance": 1 })).await, unavailable);
     assert_eq!(service.post("/transfers", json!({ "from": "a", "to": "b", "amount": 1 })).await, unavailable);
-    // Without `timeoutMS`, each may take 30 seconds.
+    // Without `timeoutMS`, each request may take 30 seconds.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 

@@ -1,4 +1,4 @@
-//! `top` in a terminal: what it draws, and how it leaves the terminal. And elsewhere: a table, or JSON.
+//! `top` in a terminal: its output, and the state in which it leaves the terminal. And elsewhere: a table, or JSON.
 #![cfg(unix)]
 
 use std::env;
@@ -86,7 +86,7 @@ impl Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // It has already ended if the test succeeded.
+        // `top` has already ended if the test succeeded.
         let _ = self.top.kill();
         let _ = self.top.wait();
     }
@@ -96,7 +96,7 @@ impl Drop for Shown {
 fn table_fits_the_terminal_and_is_no_wider() {
     for (columns, rows) in [(40, 12), (60, 24), (80, 24), (200, 60), (9, 2)] {
         let mut shown = Shown::start(columns, rows);
-        // Three tables, of which the last two have numbers for an interval.
+        // Three tables. The last two have numbers for an interval.
         let mut at = 0;
         for _ in 0..3 {
             at = shown.wait_for("POO", at);
@@ -136,7 +136,7 @@ fn terminal_is_restored_however_top_ends() {
         }
         assert!(shown.ends(), "{way:?}");
         assert_eq!(tcgetattr(&shown.terminal).unwrap(), before, "{way:?}");
-        // The first screen again, with its cursor, and nothing after that.
+        // At the end, `top` restores the main screen and its cursor, and prints nothing more.
         let left = shown.wait_for("\x1b[?1049l\x1b[?25h", at);
         assert_eq!(left, shown.seen.len(), "{way:?}");
     }

@@ -6,14 +6,14 @@ use std::{env, fs};
 
 use super::{charts, svg};
 
-/// The programs that are tried, unless `WHARF_CHROMIUM` names one.
+/// The programs that the test tries, unless `WHARF_CHROMIUM` names a program.
 const BROWSERS: [&str; 3] = ["chromium-headless-shell", "chromium", "google-chrome"];
 /// The name of a scheme, Chromium's number for it, and the page's background.
 const SCHEMES: [(&str, u8, &str); 2] = [("light", 1, "#ffffff"), ("dark", 0, "#0d1117")];
-/// The least contrast of a text to its background (WCAG 2.2, level AA).
+/// The minimum contrast between a text and its background (WCAG 2.2, level AA).
 const CONTRAST: f64 = 4.5;
 
-/// Writes what is wrong into the page's title.
+/// Writes the faults that it finds into the page's title.
 const LOOK: &str = r#"
 const faults = [];
 const area = element => element.getBoundingClientRect();
@@ -47,7 +47,7 @@ fn browser() -> String {
     env::var("WHARF_CHROMIUM").ok().or_else(found).expect("a Chromium, or WHARF_CHROMIUM with its path")
 }
 
-/// Returns what the browser says of a picture.
+/// Returns the faults that the browser finds in a picture.
 fn look_at(browser: &str, name: &str, picture: &str, (scheme, number, background): (&str, u8, &str)) -> String {
     let page = env::temp_dir().join(format!("wharf-{}-{name}-{scheme}.html", std::process::id()));
     let look = LOOK.replace("LEAST", &CONTRAST.to_string());

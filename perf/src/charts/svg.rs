@@ -13,7 +13,7 @@ const TEXT: f64 = 12.0;
 const SMALL: f64 = 11.0;
 /// The mean width of a character, relative to the size of the text. In common fonts it is less.
 pub const EM: f64 = 0.62;
-/// The least distance of labels one above the other.
+/// The minimum vertical distance between labels.
 const GAP: f64 = 15.0;
 
 const STYLE: &str = "text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;fill:#1f2328}
@@ -51,7 +51,7 @@ pub fn draw(chart: &Chart) -> String {
     )
 }
 
-/// An axis from a position over a length in pixels, which is negative for an axis that points up.
+/// An axis, with its start and its length in pixels. The length is negative for an axis that points up.
 struct Axis {
     low: f64,
     high: f64,
@@ -69,7 +69,7 @@ impl Axis {
         self.start + self.length * share
     }
 
-    /// Returns the powers of ten, or at most six multiples of 1, 2 or 5 of one.
+    /// Returns powers of ten, or at most six multiples of 1, 2 or 5 times a power of ten.
     fn ticks(&self) -> Vec<f64> {
         if self.logarithmic {
             let powers = self.low.log10().round() as i32..;
@@ -141,7 +141,7 @@ impl Canvas {
             for (subject, figure) in subjects {
                 let (end, base) = (axis.at(value(figure)), self.y + PITCH - 4.0);
                 let shown = shown(figure);
-                // The grid leaves the figure out.
+                // The grid lines leave out the figure's place.
                 let beside = end + 1.0..end + 8.0 + width(&shown, TEXT);
                 for tick in axis.ticks().into_iter().map(|tick| axis.at(tick)).filter(|tick| !beside.contains(tick)) {
                     self.stroke("grid", (tick, self.y), (tick, self.y + PITCH));
@@ -214,7 +214,7 @@ impl Canvas {
     }
 }
 
-/// The last point of a line, and what stands beside it.
+/// The last point of a line, and the text next to it.
 struct End<'a> {
     subject: &'a str,
     value: f64,
@@ -228,7 +228,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// Returns places near the wanted ones in which no two labels meet. The lowest is at most the bottom.
+/// Returns places near the wanted places, so that no two labels overlap. No place is below the bottom.
 fn spread(wanted: &[f64], bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&one, &other| wanted[one].total_cmp(&wanted[other]));

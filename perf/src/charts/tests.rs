@@ -51,7 +51,7 @@ fn text_area(element: &str) -> Area {
     Area { left, top: y - 0.8 * size, right: left + width, bottom: y + 0.22 * size }
 }
 
-/// Returns the areas of everything that is drawn except texts, grid and the lines to the labels.
+/// Returns the areas of all shapes except texts, the grid and the lines to the labels.
 fn marks(svg: &str) -> Vec<Area> {
     let bar = |element| {
         let (left, top) = (number(element, "x"), number(element, "y"));
@@ -73,7 +73,7 @@ fn strokes(svg: &str) -> Vec<Area> {
     elements(svg, "line").map(stroke).collect()
 }
 
-/// Panics unless all is within the picture and each label stands alone.
+/// Panics unless everything is within the picture and no label overlaps anything.
 fn assert_legible(name: &str, svg: &str) {
     let size: Vec<f64> = attribute(svg, "viewBox").split(' ').map(|number| number.parse().unwrap()).collect();
     let picture = Area { left: size[0], top: size[1], right: size[2], bottom: size[3] };
@@ -130,7 +130,7 @@ fn committed_pictures_are_drawn_from_the_committed_figures() {
     }
 }
 
-/// Returns a table's cells, with a row's label completed by the text of an earlier one.
+/// Returns a table's cells. The text of an earlier row completes a row's label.
 fn table(page: &str, section: &str) -> Vec<Vec<String>> {
     let mut lines = page.lines().skip_while(|line| *line != section).skip_while(|line| !line.starts_with('|'));
     let plain = |cell: &str| cell.trim().replace(['*', '`'], "");

@@ -1,7 +1,7 @@
 //! A replica set that loses its primary while both clients use it.
 //!
 //! Both run at the same time on the same set, so each loss is the same for both. Their tasks keep a steady pace, so
-//! neither takes time from the other, and the usual rate is known.
+//! neither client takes time from the other, and the usual rate is known.
 
 use std::io::{self, BufRead};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub struct FailoverResult {
     pub stall_seconds: f64,
     /// The longest time of one operation.
     pub longest_seconds: f64,
-    /// The time from the loss to the first interval with the usual throughput. `None` if there is no such interval.
+    /// The time from the loss to the first interval with the usual throughput. `None` if no interval reaches it.
     pub usual_after_seconds: Option<f64>,
     pub usual_per_second: f64,
 }

@@ -1,7 +1,7 @@
 //! The client, compared with the pool that it uses and with the official driver.
 //!
-//! Each section is a separate measurement. All subjects are given the same connection string. They use the cheapest calls
-//! that they offer, which are raw commands, raw documents and batches of the same size, or all use one serde type.
+//! Each section is a separate measurement. All subjects are given the same connection string. They use their cheapest
+//! calls, which are raw commands, raw documents and batches of the same size, or all of them use the same serde type.
 
 mod commands;
 mod documents;
@@ -32,9 +32,9 @@ pub enum Section {
     Typed,
     /// A query of many documents in batches.
     Cursor,
-    /// The same as owned values of a serde type.
+    /// The same query, read as owned values of a serde type.
     TypedCursor,
-    /// The same as values that borrow their strings.
+    /// The same query, read as values that borrow their strings.
     BorrowedCursor,
     /// Inserts in bulk.
     Bulk,
@@ -48,7 +48,7 @@ pub enum Section {
 
 #[derive(Debug, Args)]
 pub struct Client {
-    /// The sections to measure. By default all of them.
+    /// The sections to measure. By default, all sections.
     #[arg(value_enum)]
     pub sections: Vec<Section>,
     /// Number of rounds. Every round measures everything with new processes, and medians are shown.

@@ -1,4 +1,5 @@
-//! The half with connections that cost nothing: threads and two runtimes use three pools, which one thread disturbs.
+//! The half with connections that cost nothing: threads and two runtimes use three pools, and another thread disturbs
+//! the pools.
 
 use std::io;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ const THREADS: u64 = 16;
 /// The tasks of each runtime.
 const TASKS: u64 = 32;
 const WORKERS: usize = 2;
-/// The largest `maxPoolSize`, so that each thread and task may have a connection, and the smallest for which that holds.
+/// The largest `maxPoolSize`, and the smallest one with which each thread and task may have a connection.
 const MOST: u32 = 96;
 const ENOUGH: u32 = THREADS as u32 + 2 * TASKS as u32;
-/// How many check-outs a thread or a task makes before it rolls the dice again.
+/// How many check-outs a thread or a task makes between two random choices.
 const BURST: u64 = 256;
 const POOLS: usize = 3;
 
@@ -43,7 +44,7 @@ struct Counts {
     given_twice: AtomicU64,
 }
 
-/// A connection that notices a second user.
+/// A connection that notices if a second user has it.
 struct Dummy {
     is_in_use: AtomicBool,
     condition: Condition,
@@ -148,12 +149,13 @@ pub fn soak(length: Duration, most: u64) -> Result<Half, Failure> {
         metrics,
         left: count(&counts.live),
         memory,
-        // The runtimes still live, so only the pools' descriptors may have gone.
+        // The runtimes still exist, so only the pools' descriptors may be closed.
         descriptors: Span { before, after: descriptors(before)? },
     })
 }
 
-/// Returns a pool with the shortest paths, one whose connections wear out, and one that checks them before each use.
+/// Returns three pools: one with the shortest paths, one with connections that wear out, and one that checks its
+/// connections before each use.
 fn pools(runtimes: &[Runtime; 2], counts: &Arc<Counts>) -> Result<[Pool<Moody>; POOLS], Failure> {
     let options = PoolOptions::default().max_pool_size(MOST).max_connecting(4);
     let milliseconds = Duration::from_millis;
@@ -214,7 +216,7 @@ impl Soaked {
     }
 }
 
-/// Checks out on a thread without an executor until the end.
+/// Checks out connections on a thread without an executor until the end.
 fn on_thread(soaked: &Soaked, number: u64) {
     let mut dice = Dice(number << 32);
     while soaked.goes_on() {
@@ -243,7 +245,7 @@ fn on_thread(soaked: &Soaked, number: u64) {
     }
 }
 
-/// Checks out in a task until the end.
+/// Checks out connections in a task until the end.
 async fn in_task(soaked: Arc<Soaked>, number: u64) {
     let mut dice = Dice(number << 32);
     while soaked.goes_on() {
@@ -283,7 +285,7 @@ async fn in_task(soaked: Arc<Soaked>, number: u64) {
     }
 }
 
-/// Clears, renews, resizes, suspends, culls and warms up until the end. Returns how often.
+/// Clears, renews, resizes, suspends, culls and warms up the pools until the end. Returns how often.
 fn disturb(soaked: &Soaked, runtime: &Handle) -> u64 {
     let (mut dice, mut disturbances) = (Dice(1), 0);
     while soaked.goes_on() {

@@ -1,4 +1,5 @@
-//! A soak: everything that a pool offers, at once and for long. Afterwards nothing may be lost, left over or still in use.
+//! A soak test: it uses everything that a pool offers, all at once and for a long time. Afterwards, nothing may be
+//! lost, left over or still in use.
 //!
 //! The first half uses connections that cost nothing, the second half a mongod that is killed and stopped.
 
@@ -17,12 +18,12 @@ use crate::claims::{Claim, Limit};
 use crate::client::resident;
 use crate::report::{plainly, print_row};
 
-/// How long anything may take that does not hang.
+/// The time after which an operation counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The part of the time after which the memory should no longer grow.
 const WARM_UP: f64 = 0.2;
-/// How much more memory a half may have at its end than after its warm-up, in mebibytes. A short run grows by a third of
-/// it. A leak of one byte in a hundred uses takes ten times as much in a full run.
+/// How much more memory a half may have at its end than after its warm-up, in mebibytes. In a short run, the memory
+/// grows by a third of this. In a full run, a leak of one byte in a hundred uses takes ten times as much.
 const GROWTH: f64 = 1.0;
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
@@ -31,7 +32,7 @@ pub struct Soak {
     /// How long it runs, in seconds: half of it without a server, and half with a mongod.
     #[arg(long, default_value = "3600", value_parser = seconds)]
     seconds: Duration,
-    /// The same in minutes.
+    /// The same length in minutes.
     #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u32).range(1..=24 * 60))]
     minutes: Option<u32>,
     /// The number of check-outs after which the half without a server ends early.
@@ -45,9 +46,9 @@ struct Half {
     took: Duration,
     /// Successful check-outs, or commands.
     served: u64,
-    /// Clears, resizes, restarts and the like.
+    /// Clears, resizes, restarts and other disturbances.
     disturbances: u64,
-    /// Errors without a known cause. Of the mongod's half, all errors: a server that is away causes them.
+    /// Errors without a known cause. In the mongod's half, all errors, because an absent server causes them.
     errors: u64,
     unexpected_errors: u64,
     cancelled: u64,
@@ -133,7 +134,7 @@ impl Half {
 fn descriptors(most: usize) -> Result<usize, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        // The folder's own descriptor counts each time.
+        // Each reading includes the folder's own descriptor.
         let open = fs::read_dir("/proc/self/fd")?.count();
         if open <= most || Instant::now() >= until {
             return Ok(open);
@@ -142,7 +143,7 @@ fn descriptors(most: usize) -> Result<usize, Failure> {
     }
 }
 
-/// Waits until the warm-up of a half of this length is over, or `is_over`. Returns the memory then.
+/// Waits until the warm-up of a half of this length is over, or until `is_over`. Then returns the memory.
 fn memory_after_warm_up(length: Duration, is_over: impl Fn() -> bool) -> Result<f64, Failure> {
     let until = Instant::now() + length.mul_f64(WARM_UP);
     while Instant::now() < until && !is_over() {

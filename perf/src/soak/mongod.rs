@@ -101,12 +101,12 @@ pub fn soak(length: Duration) -> Result<Half, Failure> {
         metrics,
         left,
         memory,
-        // The runtime still lives, so only the client's descriptors may have gone.
+        // The runtime still exists, so only the client's descriptors may be closed.
         descriptors: Span { before, after: descriptors(before)? },
     })
 }
 
-/// Runs commands whose replies are numbered until the end, and cancels some. Returns the first error.
+/// Runs commands with numbered replies until the end, and cancels some of them. Returns the first error.
 async fn use_client(client: Client, task: u64, counts: Arc<Counts>) -> Option<String> {
     let (mut dice, mut first_error) = (Dice(task << 32), None);
     for turn in 0.. {

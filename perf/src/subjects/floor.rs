@@ -2,10 +2,9 @@
 //!
 //! This is hand-written code that does nothing but the round trip: as many streams as the semaphore has permits, the
 //! stream used last on top because its memory is still warm, the request's bytes encoded once, one write, and one read
-//! into a buffer that belongs to the stream. It does without states, generations, events, deadlines and documents, and
-//! it waits forever. Still, it is an honest floor: it does not lose connections when a task is cancelled; it checks
-//! that the reply is complete, answers the request and reports success; and it closes connections if anything goes
-//! wrong on them.
+//! into a buffer that belongs to the stream. It has no states, generations, events, deadlines or documents, and it
+//! waits forever. But it is an honest floor: it does not lose connections when a task is cancelled; it checks that the
+//! reply is complete, answers the request and reports success; and it closes a connection if anything goes wrong on it.
 
 use std::io::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};

@@ -46,7 +46,7 @@ pub trait Visitor {
 /// How long a client may take to end.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the connection string that both clients get.
+/// Returns the connection string for both clients.
 pub fn uri(server: &str, connections: u32) -> String {
     format!("mongodb://{server}/?directConnection=true&maxPoolSize={connections}")
 }
@@ -63,15 +63,15 @@ pub enum Kind {
     Official,
     /// `Pool::run_command` of this library.
     Pool,
-    /// The same, with commands that name a session.
+    /// The same pool, with commands that name a session.
     PoolInSession,
     /// The client of this library.
     Client,
-    /// The same, but keeping its thread awake while it waits for a reply.
+    /// The same client, but its thread stays awake while it waits for a reply.
     ClientBusyPolling,
     /// The official driver with its cheapest calls: raw commands, raw documents, raw batches.
     OfficialRaw,
-    /// `find_one` by `_id`: with wharf's handles, with its raw operations and serde, and with the official driver.
+    /// `find_one` by `_id`: with wharf's handles, with wharf's raw operations and serde, and with the official driver.
     HandleFindOne,
     RawFindOne,
     OfficialFindOne,
@@ -112,7 +112,7 @@ impl Kind {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // None of them is hidden.
+        // No subject is hidden.
         f.pad(self.to_possible_value().as_ref().map_or("", |value| value.get_name()))
     }
 }

@@ -36,7 +36,7 @@ impl Subject for Official {
             .sdam_event_handler(EventHandler::callback(on_event))
             .build();
         let client = Client::with_options(options)?;
-        // The other subjects do not need to discover the server's type, so the time for this must not count.
+        // The other subjects do not discover the server's type, so this time must not count.
         discovered.notified().await;
         Ok(Self { admin: client.database("admin"), client })
     }
@@ -52,7 +52,7 @@ impl Subject for Official {
     }
 }
 
-/// The official driver with a raw command, which it does not need to encode first.
+/// The official driver with a raw command, which it need not encode first.
 pub struct OfficialRaw {
     client: Client,
     admin: Database,

@@ -23,7 +23,7 @@ pub const UPDATE_ONE: u8 = 2;
 /// The number of items that are read and updated.
 const FEW: u32 = 1_000;
 
-/// The numbers of the items, in turn.
+/// Yields the numbers of the items, one after another.
 #[derive(Default)]
 struct Numbers(AtomicU32);
 

@@ -9,7 +9,7 @@ use wharf::{Client, Endpoint, Options, Pool, PoolOptions};
 use super::Subject;
 use crate::Failure;
 
-/// A pool and its command, which is built once, like the floor's.
+/// A pool and its command. Like the floor's, the command is built only once.
 pub struct Wharf {
     pool: Pool<Endpoint>,
     ping: RawDocumentBuf,
