@@ -1,4 +1,4 @@
-//! User input: addresses of servers.
+//! User input: server addresses.
 
 use wharf::Endpoint;
 

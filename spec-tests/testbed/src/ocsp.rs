@@ -166,7 +166,7 @@ impl OcspAuthority {
         Self::with_responders(&[])
     }
 
-    /// Like [`create`](Self::create), with certificates that name these URLs of responders.
+    /// Like [`create`](Self::create), but the certificates name these responder URLs.
     ///
     /// # Errors
     ///

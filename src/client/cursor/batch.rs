@@ -13,7 +13,7 @@ pub(super) struct Batch {
     pub(super) id: i64,
     /// Where the next element of the array begins, from the start of the reply.
     next: usize,
-    /// Where the document that was returned last begins; 0 if there is none.
+    /// The start of the document that was returned last; 0 if there is none.
     current: usize,
 }
 

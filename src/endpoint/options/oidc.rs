@@ -157,7 +157,7 @@ impl PartialEq for Callback {
 impl Eq for Callback {}
 
 impl Credential {
-    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without a human, instead of an
+    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without the help of a human, instead of an
     /// `ENVIRONMENT`.
     pub fn oidc_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
         self.oidc.callback = Some(Callback(Arc::new(callback)));

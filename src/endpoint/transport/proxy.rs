@@ -71,7 +71,7 @@ impl Heard {
         self.count = self.bytes.len().min(self.count + bytes.len());
     }
 
-    /// Returns the code of the reply, if one arrived and it is not success (RFC 1928, section 6).
+    /// Returns the reply's code, if a reply arrived and its code is not success (RFC 1928, section 6).
     fn refusal(&self) -> Option<u8> {
         let rest = match &self.bytes[..self.count] {
             // The first pattern follows a login by name and password (RFC 1929).

@@ -125,7 +125,7 @@ where
 pub struct ConnectError {
     /// Every address with its failure, in the order in which the attempts ended. Never empty.
     pub attempts: Vec<ConnectAttempt>,
-    /// The time limit that ended the attempts in progress, if one did.
+    /// The time limit, if it ended the attempts in progress.
     #[source]
     pub timeout: Option<ConnectTimeoutError>,
 }

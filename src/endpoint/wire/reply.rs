@@ -187,8 +187,8 @@ fn label_names(reply: &RawDocument) -> impl Iterator<Item = String> {
     reply.get_array("errorLabels").ok().into_iter().flat_map(texts)
 }
 
-/// Returns the value of a field, if it is text. Servers cut their messages in the middle of characters, so bytes that
-/// are not UTF-8 become U+FFFD.
+/// Returns the value of a field, if it is text. Servers may cut their messages in the middle of a character, so bytes
+/// that are not UTF-8 become U+FFFD.
 pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
     let mut elements = document.iter_elements().map_while(Result::ok);
     lossy(&elements.find(|element| element.key() == field)?)

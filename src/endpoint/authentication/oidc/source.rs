@@ -58,7 +58,7 @@ impl NoToken {
 /// A source of access tokens.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The application's callback, with or without a human.
+    /// The application's callback, which may involve a human.
     Callback(Callback),
     /// The file that `OIDC_TOKEN_FILE` names.
     Test(CloudEnvironment),

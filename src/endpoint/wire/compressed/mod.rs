@@ -123,7 +123,7 @@ pub fn compress(
 ///
 /// - [`WireError::Length`] if the message, compressed or not, is longer than `max_message_size` bytes.
 /// - [`WireError::Truncated`] or [`WireError::Unasked`] if `bytes` are not one whole message.
-/// - [`WireError::OpCode`] or [`WireError::OriginalOpCode`] if the operation, outside or inside, is a different
+/// - [`WireError::OpCode`] or [`WireError::OriginalOpCode`] if the envelope, or the message inside it, has a different
 ///   operation.
 /// - [`WireError::Compressor`] if the compressor is unknown or not compiled in.
 /// - [`WireError::Compressed`] if the compressed bytes are invalid, yield more or fewer bytes than declared, or are
