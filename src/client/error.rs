@@ -52,7 +52,7 @@ pub enum ClientError {
     #[error("the transaction was not committed in time: {last}")]
     #[non_exhaustive]
     TransactionTimeout {
-        /// The error of the last run, or of the last commit.
+        /// The error from the last run or the last commit.
         #[source]
         last: Box<ClientError>,
     },
@@ -85,7 +85,7 @@ pub enum ClientError {
     #[error("the event loop of a client on a single thread could not be made: {source}")]
     #[non_exhaustive]
     EventLoop {
-        /// The error of the operating system or of tokio.
+        /// The error from the operating system or from tokio.
         source: Arc<io::Error>,
     },
     /// Other threads were using the [`single::Client`](crate::single::Client) until the `timeoutMS` of this call ran
@@ -335,7 +335,7 @@ impl FailedOperation {
         }
     }
 
-    /// Returns the error of the attempt on a server.
+    /// Returns the error for the attempt on a server.
     #[must_use]
     pub fn operation_error(&self) -> Option<&OperationError> {
         match &self.failure {

@@ -29,7 +29,7 @@ pub(crate) struct Repeating<T, E> {
     _limited: LimitedCall,
 }
 
-/// The error of the last run, or of the last commit.
+/// The error from the last run or the last commit.
 enum LastError<E> {
     Body(E),
     Commit(ClientError),

@@ -311,7 +311,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Returns the error of a write if the server refused some of its statements.
+    /// Returns the error for a write if the server refused some of its statements.
     #[cold]
     fn refused_statements(
         &self,

@@ -35,7 +35,7 @@ pub struct ServerStatus {
     pub server_type: &'static str,
     /// The average time of a hello; `None` if it is unknown.
     pub average_round_trip_time: Option<Duration>,
-    /// The error of the last check, if it failed.
+    /// The error from the last check, if it failed.
     pub error: Option<String>,
     /// The operations of this client that are in progress on this server.
     pub operations: u64,

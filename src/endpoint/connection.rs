@@ -112,7 +112,7 @@ impl Identity {
         })
     }
 
-    /// Returns the error of a command whose exchange failed.
+    /// Returns the error for a command whose exchange failed.
     #[cold]
     pub fn failed(&self, error: ExchangeError) -> Box<CommandError> {
         let origin = self.origin();
@@ -123,7 +123,7 @@ impl Identity {
         })
     }
 
-    /// Returns the error of a command that was not sent because the idle stream had failed or held unexpected bytes.
+    /// Returns the error for a command that was not sent because the idle stream had failed or held unexpected bytes.
     #[cold]
     fn lost(&self, found: ExchangeError) -> Box<CommandError> {
         let source = match found {
@@ -440,7 +440,7 @@ impl EndpointConnection {
         Ok(())
     }
 
-    /// Returns the error of a command that no longer has a timer: it is polled outside tokio, and the runtime that the
+    /// Returns the error for a command that no longer has a timer: it is polled outside tokio, and the runtime that the
     /// connection is registered with has ended.
     #[cold]
     fn runtime_ended(&self) -> Box<CommandError> {

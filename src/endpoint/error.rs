@@ -102,7 +102,7 @@ pub enum CommandError {
     Reauthentication {
         /// The connection and server of the command.
         origin: Box<Origin>,
-        /// The error of the authentication.
+        /// The error from the authentication.
         source: Arc<AuthenticationError>,
     },
 }

@@ -147,7 +147,7 @@ fn supported(compressors: &[Compressor]) -> Vec<Compressor> {
     compressors.iter().copied().filter(|compressor| compressor.is_supported()).collect()
 }
 
-/// Returns the error of a stream that did not answer hello.
+/// Returns the error for a stream that did not answer hello.
 ///
 /// A server that requires TLS simply closes a stream that begins without a TLS handshake.
 fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
@@ -157,7 +157,7 @@ fn without_answer(channel: &Channel, error: io::Error) -> io::Error {
     transport::with_guess(error, "the server may require TLS: set tls=true")
 }
 
-/// Returns the error of a hello that the server refused, without the server's text if hello held a secret.
+/// Returns the error for a hello that the server refused, without the server's text if hello held a secret.
 fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
     match unsuccessful {
         Unsuccessful::Wire(error) => EstablishError::permanent(Stage::Hello, error),

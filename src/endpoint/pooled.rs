@@ -266,14 +266,14 @@ impl Connection<Endpoint> {
         finished.ok_or_else(|| self.cut_short())
     }
 
-    /// Returns the error of a command whose [`interruptible`](Self::interruptible) operation was interrupted. If the
+    /// Returns the error for a command whose [`interruptible`](Self::interruptible) operation was interrupted. If the
     /// operation had not begun, the state of the channel belongs to an earlier command.
     #[cold]
     fn cut_off(&self, cleared: &PoolClearedError) -> OperationError {
         self.interrupted(cleared.sent && self.channel.has_sent()).into()
     }
 
-    /// Returns the error of a command that was interrupted after it had begun.
+    /// Returns the error for a command that was interrupted after it had begun.
     #[cold]
     pub(super) fn cut_short(&self) -> OperationError {
         self.interrupted(self.channel.has_sent()).into()
@@ -394,7 +394,7 @@ pub enum OperationError {
         limited_by: TimeLimit,
         /// The time that was allowed.
         limit: Duration,
-        /// The error of the check-out.
+        /// The error from the check-out.
         source: CheckOutError,
     },
 }

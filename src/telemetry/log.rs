@@ -144,7 +144,7 @@ fn log_structured(event: &PoolEvent) {
     }
 }
 
-/// Returns the error of a failed check-out if the specification requires logging it. Other errors only repeat the
+/// Returns the error for a failed check-out if the specification requires logging it. Other errors only repeat the
 /// reason.
 pub(super) fn check_out_error(event: &PoolEvent) -> Option<&EventError> {
     match event {

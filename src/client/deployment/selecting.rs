@@ -317,13 +317,13 @@ impl Deployment {
         [own, given].into_iter().flatten().min_by_key(|limit| limit.at)
     }
 
-    /// Returns the error of a selection that timed out.
+    /// Returns the error for a selection that timed out.
     pub(super) fn not_found_in_time(&self, demand: Demand<'_>, limit: SelectionLimit) -> ServerSelectionError {
         let SelectionLimit { name: limit_name, limit, .. } = limit;
         ServerSelectionError::Timeout { wanted: wanted(demand.access), limit_name, limit, topology: self.summary() }
     }
 
-    /// Returns the error of a selection that found no server in its only scan.
+    /// Returns the error for a selection that found no server in its only scan.
     pub(super) fn not_found_at_once(&self, demand: Demand<'_>) -> ServerSelectionError {
         ServerSelectionError::TriedOnce { wanted: wanted(demand.access), topology: self.summary() }
     }

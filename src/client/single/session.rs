@@ -260,7 +260,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The error of `body`, of starting the transaction, or of the commit.
+    /// The error from `body`, from starting the transaction, or from the commit.
     #[doc(alias = "and_run")]
     pub fn with_transaction<T>(
         &mut self,

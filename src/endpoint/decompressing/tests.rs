@@ -1,4 +1,5 @@
-//! Tests where large compressed replies are decompressed, and that an exchange can be abandoned in the meantime.
+//! Tests on which thread large compressed replies are decompressed, and that an exchange can be abandoned in the
+//! meantime.
 
 use std::future::poll_fn;
 use std::sync::mpsc;

@@ -94,7 +94,7 @@ impl Header {
     }
 }
 
-/// Returns the error of a header that declares an impossible length.
+/// Returns the error for a header that declares an impossible length.
 #[cold]
 fn impossible(declared: i32, max_message_size: u32) -> WireError {
     let (least, most) = (LENGTH as u64, max_message_size.into());

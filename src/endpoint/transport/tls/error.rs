@@ -22,7 +22,7 @@ pub enum TlsError {
     #[error("the server does not speak TLS: remove tls=true, or connect to a port that does ({source})")]
     #[non_exhaustive]
     NotSpoken {
-        /// The error of the TLS library.
+        /// The TLS library's error.
         source: Arc<io::Error>,
     },
     /// The system has no certificate authorities to trust, so no server certificate can be verified. Install the
@@ -47,7 +47,7 @@ pub enum TlsError {
     )]
     #[non_exhaustive]
     UnknownIssuer {
-        /// The error of the TLS library.
+        /// The TLS library's error.
         source: rustls::Error,
     },
     /// The server's certificate, or one in its chain, has expired.
@@ -56,7 +56,7 @@ pub enum TlsError {
     Expired {
         /// The end of its validity.
         since: SystemTime,
-        /// The error of the TLS library.
+        /// The TLS library's error.
         source: rustls::Error,
     },
     /// The server's certificate, or one in its chain, is not valid yet.
@@ -65,7 +65,7 @@ pub enum TlsError {
     NotValidYet {
         /// The beginning of its validity.
         until: SystemTime,
-        /// The error of the TLS library.
+        /// The TLS library's error.
         source: rustls::Error,
     },
 }
