@@ -7,7 +7,7 @@ use crate::clients::Session;
 pub struct Call<'s> {
     pub arguments: Arguments,
     pub session: Option<&'s mut Session>,
-    /// Whether the operation wants the server's own form of the data (`rawData`), an option without a method.
+    /// Whether the operation wants the server's own form of the data (`rawData`), an option that has no method.
     pub raw_data: bool,
 }
 

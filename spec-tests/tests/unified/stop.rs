@@ -100,7 +100,7 @@ impl Stop {
         let fails = |what: String| Err(format!("{what}: {}", self.describe()));
         let responses = self.responses();
         if let Some(is_client_error) = expected.is_client_error {
-            // The server's own time limit is also an error of the server.
+            // The server's own time limit is also a server error.
             let is_server_error = !responses.is_empty();
             if is_client_error == is_server_error && !(is_client_error && self.is_timeout()) {
                 return fails(format!("isClientError must be {is_client_error}"));

@@ -136,15 +136,15 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         }
     }
 
-    /// Adds fields to the stage `$changeStream`, for fields without a method. The value can be anything that serde
-    /// writes as a document.
+    /// Adds fields that have no method here to the stage `$changeStream`. The value can be anything that serde writes
+    /// as a document.
     pub fn stage(mut self, fields: impl Serialize) -> Self {
         self.stage.extend("stage", &fields);
         self
     }
 
-    /// Adds fields to the command `aggregate`, for fields without a method. The value can be anything that serde writes
-    /// as a document. A field that the command already has, such as `cursor`, is refused.
+    /// Adds fields that have no method here to the command `aggregate`. The value can be anything that serde writes as
+    /// a document. A field that the command already has, such as `cursor`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.options.extend("options", &fields);
         self

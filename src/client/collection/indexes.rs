@@ -96,8 +96,8 @@ impl IndexModel {
         weights, wildcard_projection,
     );
 
-    /// Adds fields without a method, such as `prepareUnique`, under their names in the server's manual. The value can
-    /// be anything that serde writes as a document.
+    /// Adds fields that have no method here, such as `prepareUnique`, under their names in the server's manual. The
+    /// value can be anything that serde writes as a document.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.fields.extend("options", &fields);
         self

@@ -370,8 +370,8 @@ macro_rules! builder {
                 self
             }
 
-            /// Adds fields without a method to the command, under their names in the server's manual. The value can be
-            /// anything that serde writes as a document. A field that the command already has is refused.
+            /// Adds fields that have no method here to the command, under their names in the server's manual. The value
+            /// can be anything that serde writes as a document. A field that the command already has is refused.
             pub fn options(mut self, fields: impl serde::Serialize) -> Self {
                 self.request.body.extend("options", &fields);
                 self

@@ -165,8 +165,8 @@ impl Oidc {
 
     /// Returns the shared token, and whether this call obtained it.
     ///
-    /// The time to obtain a token counts towards `connectTimeoutMS` only if `timeoutMS`, or the timeout of the command
-    /// for which the server asked, limits both. A human's time never counts.
+    /// The time to obtain a token counts towards `connectTimeoutMS` only if one limit covers both: `timeoutMS` or, when
+    /// the connection authenticates again, the timeout of the command. A human's time never counts.
     async fn token(
         &self,
         conversation: &mut Conversation<'_>,

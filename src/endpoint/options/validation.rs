@@ -23,8 +23,8 @@ const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 impl Options {
     /// Checks that the options are valid, each alone and all together.
     ///
-    /// Options that are valid may still be refused when they are [resolved](Options::resolve), because of what DNS
-    /// answers.
+    /// Options that are valid may still be refused when they are [resolved](Options::resolve), because of the answers
+    /// from DNS.
     ///
     /// # Errors
     ///

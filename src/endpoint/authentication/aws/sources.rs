@@ -212,7 +212,7 @@ async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailabl
     question.read_credentials(&mut value, "Token")
 }
 
-/// The characters that role names consist of are not encoded.
+/// Role names consist of characters that need no encoding.
 const PATH_SEGMENT: &percent_encoding::AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+').remove(b'=').remove(b'@');
 
