@@ -29,7 +29,7 @@ pub(super) enum Pinned {
     Connection(Selected, Box<Connection<Endpoint>>),
 }
 
-/// A session of the application, which its operations and cursors share.
+/// An application's session, which its operations and cursors share.
 pub(super) struct Explicit {
     client: Client,
     state: Mutex<State<Pinned>>,

@@ -223,7 +223,7 @@ pub enum ConnectionClosedReason {
     /// [detached](crate::Connection::detach) or [not retained](crate::Pool::retain), or surplus after a
     /// [resize](crate::Pool::resize).
     Stale,
-    /// The connection was idle for longer than `maxIdleTimeMS`, or its lifetime
+    /// The connection had been idle for longer than `maxIdleTimeMS`, or its lifetime
     /// ([`PoolOptions::max_lifetime`](crate::PoolOptions::max_lifetime)) is over.
     Idle,
     /// The connection failed while it was pending or in use.

@@ -44,7 +44,8 @@ const PORTS_DRAWN: usize = 1_000;
 /// Where servers listen: below the ports that systems give to outgoing connections (from 32768 on Linux, 49152 elsewhere).
 ///
 /// Otherwise such a connection could take the port of a server that is down until its restart. A connection to that
-/// very port could also take it: given the same port as its source, it connects to itself.
+/// very port could also take it: if the system gives the connection the same port as its source port, it connects to
+/// itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// The text in the log of a server that lost its port.
 const ADDRESS_IN_USE: &str = "Address already in use";

@@ -314,7 +314,7 @@ async fn pool_with_a_credential_rejects_arbiters() {
         assert!(matches!(reason(failed), AuthenticationCause::Arbiter), "{failed}");
         assert_eq!(failed.mechanism, mechanism);
         assert!(error.to_string().contains("the server says that it is an arbiter"), "{error}");
-        // No command of the application reached the server.
+        // None of the application's commands reached the server.
         assert!(server.command_names().iter().all(|name| name == "isMaster"), "{:?}", server.command_names());
     }
 }

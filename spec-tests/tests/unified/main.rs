@@ -92,9 +92,9 @@ const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/
 
 const RUNS: usize = 5;
 
-/// At most one case in this many may be run again. A busy machine of two cores needs about one in a hundred. A limit
-/// that sometimes expires too early affects all cases of its option, such as `socketTimeoutMS`, which are about one in
-/// ten.
+/// At most one case in this many may be run again. A busy machine of two cores needs about one in a hundred. If the
+/// limit of an option such as `socketTimeoutMS` sometimes expired too early, this would affect all cases with that
+/// option: about one in ten.
 const ONE_RUN_AGAIN_IN: usize = 20;
 
 /// The error of a member that is not the primary, or not yet.
@@ -613,7 +613,7 @@ fn cases_that_must_fail_do_fail() {
             }
             match runtime.block_on(Case::run(&environment, Which::Pooled, &file, test, false)) {
                 Ok(()) => panic!("{name}: {} passes", test.description),
-                // These cases fail, but not for the reason that their files test.
+                // These cases fail, but not for the reason that their files are meant to test.
                 Err(Stop::Lacks(what)) => {
                     assert!(["client-side encryption"].contains(&what), "{name} lacks {what}");
                     skipped += 1;

@@ -63,7 +63,7 @@ impl<C: AnyClient> Database<C> {
     }
 }
 
-/// A command of the application: [`Database::run_command`].
+/// The application's own command: [`Database::run_command`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct RunCommand<'c, T = Document, C = Client> {
     request: Request<'c, C>,
@@ -88,7 +88,7 @@ impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
 
 builder!(RunCommand<T> => T, read_preference);
 
-/// A command of the application that opens a cursor: [`Database::run_cursor_command`].
+/// The application's own command that opens a cursor: [`Database::run_cursor_command`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct RunCursorCommand<'c, T = Document, C = Client> {
     request: Request<'c, C>,

@@ -173,7 +173,7 @@ impl<C: AnyClient> Database<C> {
 
     settings!("database");
 
-    /// Returns the request of a command with these fields.
+    /// Returns a request for a command with these fields.
     #[track_caller]
     fn request(&self, body: Fields) -> Request<'_, C> {
         self.namespace.request(body)
@@ -270,13 +270,13 @@ impl<T, C: AnyClient> Collection<T, C> {
         self.namespace.timeout
     }
 
-    /// Returns the request of a command whose target is this collection.
+    /// Returns a request for a command whose target is this collection.
     #[track_caller]
     fn request(&self, command: &'static str) -> Request<'_, C> {
         self.request_of(Fields::command(command, self.name()))
     }
 
-    /// Returns the request of a command with these fields.
+    /// Returns a request for a command with these fields.
     #[track_caller]
     fn request_of(&self, body: Fields) -> Request<'_, C> {
         self.namespace.request(body)
@@ -313,7 +313,7 @@ impl<C> Namespace<C> {
         self.request_with(&self.settings, body)
     }
 
-    /// Returns the request of a command that inherits the time limit, but no concern and no read preference.
+    /// Returns a request for a command that inherits the time limit, but no concern and no read preference.
     #[track_caller]
     fn request_without_settings(&self, body: Fields) -> Request<'_, C> {
         self.request_with(Settings::NONE, body)

@@ -12,7 +12,7 @@
 //! and wants no more keeps what it holds, and the others share the rest. A pool *starves* if it is in the queue and
 //! holds less than its fair share, or nothing.
 //!
-//! A free place goes to the first pool in the queue that starves. If no pool starves, it goes to the first pool in the
+//! A free place goes to the first starving pool in the queue. If no pool starves, it goes to the first pool in the
 //! queue. If that pool needs more places, it queues up again, behind the others. If no place is free, another pool
 //! gives one up:
 //!

@@ -2,9 +2,9 @@
 //!
 //! # Make before break
 //!
-//! A connection that was idle for too long, or whose lifetime is over, is *worn*. Closing it would leave the pool below
-//! `minPoolSize` until a new connection is open. So a worn connection that the pool cannot spare stays where it is, and
-//! maintenance opens its replacement first:
+//! A connection that has been idle for too long, or whose lifetime is over, is *worn*. Closing it would leave the pool
+//! below `minPoolSize` until a new connection is open. So a worn connection that the pool cannot spare stays where it
+//! is, and maintenance opens its replacement first:
 //!
 //! 1. [`Core::reap`](Core::maintain) leaves the worn connection in its shard, and raises the target of
 //!    [`Core::populate`].
@@ -16,8 +16,8 @@
 //! one connection that the pool can spare. With as many connections as `maxPoolSize` or the budget allows, none of them
 //! pending, there is no capacity for a replacement. Then the worn connection is closed first.
 //!
-//! A check-out still closes a connection that was idle for too long, as the specification requires. Until it is replaced, a
-//! connection whose lifetime is over can be checked out.
+//! A check-out still closes a connection that has been idle for too long, as the specification requires. Until it is
+//! replaced, a connection whose lifetime is over can be checked out.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl<E: Environment> Core<E> {
         !self.options.max_lifetime.is_zero() && self.ticks_since_epoch() >= u128::from(slot.expires_at())
     }
 
-    /// Returns whether an available connection was idle for too long, or its lifetime is over.
+    /// Returns whether an available connection has been idle for too long, or its lifetime is over.
     pub(super) fn is_worn(&self, slot: &Slot<E::Connection>) -> bool {
         self.idle_for_too_long(slot) || self.is_expired(slot)
     }

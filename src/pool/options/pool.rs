@@ -357,8 +357,8 @@ impl PoolOptions {
 
     /// Returns whether the passing of time alone can create work for the background task, whatever the pool's sizes.
     ///
-    /// Such work is closing connections that were idle for too long or are too old. `minPoolSize` also creates such
-    /// work, because failed openings are retried, and so does a resize (`Core::needs_intervals`). All other work
+    /// Such work is closing connections that have been idle for too long or are too old. `minPoolSize` also creates
+    /// such work, because failed openings are retried, and so does a resize (`Core::needs_intervals`). All other work
     /// follows from a clear, a close or a call to `ready`, each of which requests maintenance. In load-balanced mode,
     /// maintenance at intervals looks again for connections to cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {

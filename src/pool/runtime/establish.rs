@@ -84,8 +84,8 @@ pub trait Establish: Send + Sync + 'static {
     /// that the connection cannot be used.
     ///
     /// Called if [`HAS_CHECK`](Self::HAS_CHECK) is `true`, as often as
-    /// [`PoolOptions::check_before_use`](crate::PoolOptions::check_before_use) says: by default for a connection that was
-    /// idle for longer than a second.
+    /// [`PoolOptions::check_before_use`](crate::PoolOptions::check_before_use) says: by default for a connection that
+    /// has been idle for longer than a second.
     ///
     /// A connection that fails is closed with the reason "error". The check-out goes on to the next connection, or opens
     /// one, and keeps its turn. The check counts towards the time limit of the check-out, if there is one. The pool does

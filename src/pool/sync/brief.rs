@@ -29,7 +29,7 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 ///
 /// A request that comes after the holder's last check is left behind. The lock is then free, so the thread of the first
 /// such request takes the lock and serves all of them. That thread must still be waiting: a holder takes all requests
-/// of the list at once, so the first request of a list is served only after the list was taken.
+/// of the list at once, so the first request of a list is served only after the list has been taken.
 ///
 /// A holder therefore runs other threads' sections. These do not take locks, and their panics are raised on their own
 /// threads, so the holder may hold other locks, and may be unwinding.

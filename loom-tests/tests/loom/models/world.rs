@@ -47,7 +47,7 @@ impl Connection {
 
 pub struct World {
     listens: bool,
-    /// The events, in the order of the calls. A std mutex, for the reason that `Connection` states.
+    /// The events, in the order of the calls. A std mutex, for the reason given at `Connection`.
     events: Mutex<Vec<PoolEvent>>,
     /// The number of emitted events. It lets loom switch threads at each event. Emitting threads release the number and
     /// never acquire it, so it does not order them.

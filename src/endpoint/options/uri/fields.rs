@@ -258,7 +258,7 @@ fn refuse(row: Row, kind: &str) -> InvalidOption {
     InvalidOption::new(row.name, row.allowed, kind)
 }
 
-/// Reads a map with some of the parts `names`. Any other value is read as the first part.
+/// Reads a map with some of the parts in `names`. Any other value is read as the first part.
 fn parts<const N: usize>(
     option: &'static str,
     value: Json,

@@ -3,8 +3,8 @@
 //! A string that is not in the form of a connection string is refused. An unknown option, or a value that its option
 //! does not allow, is ignored with a warning, as the specification requires. Three kinds of values are refused instead:
 //!
-//! - values whose absence would leave the connection less protected: invalid values of `tls` and other options that
-//!   protect (`Row::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
+//! - values whose absence would leave the connection less protected: invalid values of `tls` and other protective
+//!   options (`Row::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
 //! - values that the specification allows but wharf cannot honour, such as a `maxPoolSize` of two million;
 //! - any value with a warning, with [`Options::parse_strict`].
 //!
