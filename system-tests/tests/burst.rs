@@ -61,7 +61,7 @@ struct Burst {
     kept: isize,
 }
 
-/// Check-outs, whose own memory is freed together with the last one.
+/// Check-outs. Their own memory is freed together with the last check-out.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,
     at_once: usize,
@@ -78,7 +78,7 @@ impl<F: Future<Output = Result<Connection<Numbers>, CheckOutError>>> Waiters<F> 
         result
     }
 
-    /// Polls a check-out. Drops it if it is ready.
+    /// Polls a check-out. Drops the check-out if it is ready.
     fn poll(&mut self, number: usize) -> Poll<F::Output> {
         let future = self.futures[number].as_mut().as_pin_mut().unwrap();
         let outcome = future.poll(&mut Context::from_waker(Waker::noop()));
@@ -123,7 +123,7 @@ impl<F: Future<Output = Result<Connection<Numbers>, CheckOutError>>> Waiters<F> 
     }
 }
 
-/// Makes two bursts wait at a pool, one after the other.
+/// Makes two bursts wait at a pool, one after another.
 fn two_bursts(waiters: usize, end: End) -> Burst {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

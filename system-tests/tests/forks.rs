@@ -20,7 +20,7 @@ use wharf_testbed::{mongod, replica_set};
 
 use self::events::Events;
 
-/// A child is ended after this many seconds.
+/// The operating system ends a child after this many seconds.
 const DEADLINE: libc::c_uint = 30;
 
 /// Runs a function in a forked child, and returns its exit code: 0 if `run` returns true, 99 if it panics.
@@ -54,7 +54,7 @@ fn forked_child_monitors_anew_and_the_parent_continues() {
     let ping = rawdoc! { "ping": 1 };
     runtime.block_on(client.run_command("admin", &ping)).unwrap();
     for _ in 0..10 {
-        // The monitor's threads are running in the meantime.
+        // Meanwhile, the monitor's threads are running.
         let code = in_child(|| {
             if client.status().topology_type != "Unknown" {
                 return false;
@@ -189,7 +189,7 @@ fn siblings_and_their_parent_give_documents_different_ids() {
         ids
     });
     assert_eq!(ids.len(), 6);
-    // Compared without the seconds, because the processes may have inserted in different seconds.
+    // The ids are compared without their seconds, because the processes may have inserted in different seconds.
     let processes: HashSet<_> = ids.iter().map(|id| &id[4..9]).collect();
     let within: HashSet<_> = ids.iter().map(|id| &id[4..]).collect();
     assert_eq!((processes.len(), within.len()), (3, 6), "the random value of each process, and the identifiers");

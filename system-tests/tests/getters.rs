@@ -25,8 +25,8 @@ const TYPES: [&str; 12] = [
     "WriteConcern",
 ];
 
-/// Methods that set something, and the field or method that shows it, where their names differ. Values that an application
-/// supplies as code, as a key or as certificates are not shown: only whether they were given.
+/// Methods that set an option, and the field or method that reads it, where their names differ. For values that an
+/// application supplies as code, as a key or as certificates, only their presence can be read.
 const GETTERS: [(&str, &str); 24] = [
     ("CloudEnvironment::variables", "CloudEnvironment::has_own_variables(&self)"),
     ("Credential::allowed_hosts", "Credential::effective_allowed_hosts(&self)"),

@@ -62,7 +62,7 @@ fn serve(hello: RawDocumentBuf) -> SocketAddr {
 enum Told {
     /// It is answering the first hello of a connection.
     Connected,
-    /// It received a hello that it should answer when its state changes, and leaves it unanswered.
+    /// It received a hello that it should answer when its state changes, and does not answer it.
     Awaited,
 }
 
@@ -122,7 +122,7 @@ fn pool(address: SocketAddr) -> Pool<Endpoint> {
     pool
 }
 
-/// Uses all connections at the same time. Returns how many bytes each of them keeps once they are idle again.
+/// Uses all connections at the same time. Returns how many bytes each connection keeps once all are idle again.
 async fn left_behind(address: SocketAddr, way: Way) -> usize {
     let pool = pool(address);
     // The first command lets the runtime allocate what it needs.
@@ -167,7 +167,7 @@ enum Way {
     NotSent,
 }
 
-/// Returns a request that is longer than the part that the server reads.
+/// Returns a request that is longer than the part which the server reads.
 fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
     let mut request = rawdoc! { "ping": 1 };
     for element in body.iter() {
@@ -203,7 +203,7 @@ async fn kept_by_a_client(servers: usize) -> usize {
     total().saturating_sub(before) / CLIENTS
 }
 
-/// Creates a client, and waits until it has all its connections and its monitors are waiting for changes.
+/// Creates a client. Waits until the client has all its connections, and its monitors are waiting for changes.
 async fn settled_client(uri: &str, servers: usize, told: &mut UnboundedReceiver<Told>) -> Client {
     let client = Client::from_uri(uri).unwrap();
     client.run_command("admin", &request(&rawdoc! {})).await.unwrap();

@@ -23,13 +23,13 @@ fn packaged() -> BTreeSet<String> {
     list.lines().map(|line| line.replace('\\', "/")).collect()
 }
 
-/// Returns a version's numbers. The last may be missing from the text.
+/// Returns a version's numbers. The text may omit the last number.
 fn version(text: &str) -> [u32; 3] {
     let mut numbers = text.split('.').map(|number| number.parse().unwrap());
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// Resolved for this platform, with all features. Packages that do not state a minimum are left out.
+/// The packages are resolved for this platform, with all features. Packages without a minimum are left out.
 #[test]
 fn locked_dependencies_build_with_the_minimum_rust_version() {
     let host = cargo(&["-vV"]).lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned)).unwrap();
@@ -172,7 +172,7 @@ fn resolved(page: &str, link: &str) -> String {
     folders.join("/")
 }
 
-/// Calls `check` with each file that the page links to, and fails if a heading does not exist.
+/// Calls `check` with each file to which the page links, and fails if a heading does not exist.
 fn check_links(page: &str, check: impl Fn(&str) -> bool) {
     for link in links(&read(page)).into_iter().filter(|link| !link.contains("://")) {
         let (file, heading) = link.split_once('#').unwrap_or((link, ""));
@@ -202,7 +202,7 @@ fn links_of_the_pages_for_contributors_lead_to_files() {
     }
 }
 
-/// Paths in code font are not links, but they go stale in the same way.
+/// Paths in code font are not links, but they become outdated in the same way.
 #[test]
 fn files_named_by_the_readme_and_the_guide_exist() {
     for text in guide().iter().map(String::as_str).chain(["README.md"]).map(read) {
@@ -217,7 +217,7 @@ fn files_named_by_the_readme_and_the_guide_exist() {
     }
 }
 
-/// The right columns of the tables name what is in the library.
+/// The right columns of the tables name items of the library.
 #[test]
 fn names_in_the_pages_for_newcomers_exist() {
     let sources: String =
@@ -243,7 +243,7 @@ fn names_in_the_pages_for_newcomers_exist() {
     }
 }
 
-/// The documentation that rustdoc generates contains no files, so the library defines these links itself.
+/// The documentation from rustdoc contains no files, so the library defines these links itself.
 #[test]
 fn guides_links_to_files_have_other_targets_in_rustdoc() {
     let (links, module) = (read("src/guide/links.txt"), read("src/guide.rs"));

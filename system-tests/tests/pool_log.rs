@@ -10,7 +10,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata};
 use wharf::{Clear, Establish, EstablishError, Establishing, Pool, PoolEvent};
 
-/// Reads the messages of one target.
+/// A subscriber that reads the messages of one target.
 #[derive(Clone, Copy)]
 struct Reader(&'static str);
 
@@ -38,7 +38,7 @@ impl Establish for Nothing {
     }
 }
 
-/// The maximum number of uses of a connection before its pool notices that its log is read.
+/// The maximum number of uses of a connection before its pool notices that a subscriber reads its log.
 const MOST_UNNOTICED: usize = 191;
 
 /// A pool with a log that collects the events.
@@ -101,7 +101,7 @@ fn nothing_is_built_for_a_log_that_is_not_read() {
         world.names()
     };
     assert_eq!(use_all(), [""; 0]);
-    // A reader of another component does not change that.
+    // A reader of another component does not change this.
     assert_eq!(tracing::subscriber::with_default(Reader("wharf::command"), use_all), [""; 0]);
 }
 
@@ -146,8 +146,8 @@ fn log_that_is_switched_off_costs_nothing_soon_and_forgets_uses() {
     drop(held);
     (0..2 * MOST_UNNOTICED).for_each(|_| world.use_once());
     assert_eq!(world.names(), [""; 0]);
-    // The end of a use whose beginning was not logged has no duration, even if the beginning of an earlier use of the
-    // connection was logged.
+    // If the beginning of a use was not logged, its end has no duration, even if the beginning of an earlier use was
+    // logged.
     let held = world.runtime.block_on(world.pool.check_out()).unwrap();
     tracing::subscriber::with_default(Reader("wharf::connection"), || {
         world.pool.ready();

@@ -1,7 +1,7 @@
-//! The public surface of wharf: it is the listing in `public-api.txt`.
+//! The public surface of wharf must match the listing in `public-api.txt`.
 //!
-//! rustdoc writes the surface as JSON, which a stable toolchain does if `RUSTC_BOOTSTRAP` is set. Only rustdoc gets that
-//! variable, from a script in front of it: cargo would build all dependencies anew.
+//! rustdoc writes the surface as JSON, which a stable toolchain does if `RUSTC_BOOTSTRAP` is set. Only rustdoc gets
+//! this variable, from a wrapper script: with the variable, cargo would build all dependencies anew.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ fn described() -> PathBuf {
         .arg(target)
         .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
         .env("RUSTDOC", &rustdoc)
-        // For build scripts it is another toolchain, for which they would run again.
+        // To build scripts, the variable makes it another toolchain, so they would run again.
         .env_remove("RUSTC_BOOTSTRAP")
         .current_dir(root())
         .output()
@@ -45,7 +45,7 @@ fn described() -> PathBuf {
     target.join("doc/wharf.json")
 }
 
-/// Returns the public items, one a line. Left out are the implementations of traits that every type has.
+/// Returns the public items, one on each line, without the implementations of traits that every type has.
 fn surface() -> Vec<String> {
     let json = described();
     let document: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn surface() -> Vec<String> {
     listed.unwrap().items().map(ToString::to_string).collect()
 }
 
-/// Returns the names of the types that have this implementation in the surface.
+/// Returns the names of the public types that have this implementation.
 fn implementing<'s>(surface: &'s [String], implementation: &str) -> BTreeSet<&'s str> {
     let of_type = |line: &'s String| {
         let path = line.split_once(implementation)?.1.split(['<', ' ']).next()?;

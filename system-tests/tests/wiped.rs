@@ -50,7 +50,8 @@ unsafe impl GlobalAlloc for Searching {
                 FOUND.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // SAFETY: the caller makes the same promises to this allocator, and `alloc` got the block from the same one.
+        // SAFETY: the caller makes the same promises to this allocator, and `alloc` got the block from the system's
+        // allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -122,7 +123,7 @@ impl Server {
     async fn connect(&self, credential: Credential) -> Result<DirectConnection, EstablishError> {
         let endpoint = Options::new([&*self.address]).unwrap().credential(credential).endpoint().unwrap();
         let first = tokio::time::timeout(AGES, endpoint.connect()).await.unwrap();
-        // The second connection may start with what the first one learned.
+        // The second connection may use data that the first connection learned.
         drop(tokio::time::timeout(AGES, endpoint.connect()).await.unwrap());
         first
     }

@@ -101,8 +101,8 @@ fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     message
 }
 
-/// A small message that announces a large size takes that memory only if it delivers that much, and never more than a
-/// message may have.
+/// A small message that announces a large size takes this much memory only if it delivers this many bytes, and never
+/// more than the maximum size of a message.
 #[cfg(feature = "zstd")]
 #[test]
 fn decompression_bomb_takes_no_memory() {
@@ -114,15 +114,15 @@ fn decompression_bomb_takes_no_memory() {
     };
     // The first message creates the contexts.
     decompressing(&bomb(128 * 1024, 1));
-    // 65 kB that announce 2 GB, and would deliver them.
+    // 65 kB that announce 2 GB, and would deliver all of it.
     let (accepted, peak) = decompressing(&bomb(i32::MAX as u32, 16_384));
     assert!(!accepted && peak < 64 * 1024, "{peak} bytes");
-    // 1.5 kB that announce 98 MB, or announce half of that but deliver one block too few.
+    // 1.5 kB that announce 98 MB, or that announce half of it but deliver one block too few.
     for size in [98_000_000, MOST as u32 - 16] {
         let (accepted, peak) = decompressing(&bomb(size, 366));
         assert!(!accepted && peak < 64 * 1024, "{peak} bytes for {size}");
     }
-    // A message that delivers the announced size takes that much memory, once.
+    // A message that delivers the announced size takes this much memory, once.
     let (accepted, peak) = decompressing(&bomb(366 * 128 * 1024, 366));
     assert!(accepted && peak <= MOST + 64 * 1024, "{peak} bytes");
 }

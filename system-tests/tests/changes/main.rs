@@ -30,7 +30,7 @@ async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
 async fn resume_token_follows_the_events_and_the_batches() {
     let watched = Watched::new("tokens").await;
     let mut changes = watched.client.watch(watched.target(), ()).await.unwrap();
-    // An empty batch has its own token.
+    // An empty batch also has a token.
     assert_eq!(changes.resume_token(), watched.last_batch_token().as_deref());
     watched.insert(0..1).await;
     let first = event(&mut changes).await;
@@ -134,7 +134,7 @@ async fn cancelled_next_loses_no_event() {
     watched.fail(["getMore"], 2, doc! { "closeConnection": true }).await;
     let (mut expected, mut cancelled) = (0, 0);
     while expected < 30 {
-        // Dropped after one poll, unless it is ready.
+        // The future is dropped after one poll, unless it is ready.
         let mut once = pin!(changes.next());
         let polled =
             poll_fn(|context| Poll::Ready(once.as_mut().poll(context).map(|next| next.unwrap().as_deref().map(id))));
@@ -218,7 +218,7 @@ async fn time_limit_holds_for_each_call_and_the_stream_goes_on_afterwards() {
     let wait = Duration::from_millis(20);
     let mut changes = watched.client.watch(watched.target(), ()).timeout(limit).max_await_time(wait).await.unwrap();
     for _ in 0..40 {
-        // Together they take longer than the limit.
+        // Together, the calls take longer than the limit.
         assert!(changes.next_if_any().await.unwrap().is_none());
     }
     watched.fail(["getMore"], 1, doc! { "blockConnection": true, "blockTimeMS": 800 }).await;

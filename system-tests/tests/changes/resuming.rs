@@ -49,7 +49,7 @@ async fn stream_resumes_with_the_same_command_but_for_the_token() {
         let first = pipeline[0].as_document_mut().unwrap().get_document_mut("$changeStream").unwrap();
         first.remove("resumeAfter");
     }
-    // In the same session too.
+    // All commands are in the same session, too.
     assert!(commands[0].contains_key("lsid"));
     assert!(commands.iter().all(|command| *command == commands[0]), "{commands:#?}");
 }

@@ -49,7 +49,7 @@ async fn stream_takes_its_session_when_it_has_a_connection() {
     client.run_command("admin", &ping).await.unwrap();
     let primary = ReadPreference::default();
     let held = client.check_out(&primary).await.unwrap();
-    // Both are waiting for the connection. The stream, which is behind the other command, leaves the idle session to
+    // Both are waiting for the connection. The stream waits behind the other command, and leaves the idle session to
     // it.
     let mut second = Box::pin(client.run_command("admin", &ping));
     let mut stream = client.watch(WatchTarget::Collection("test", "later"), ()).into_future();
@@ -146,7 +146,7 @@ async fn errors_are_resumable_by_label_or_on_old_servers_by_code() {
     }
 }
 
-/// The error says that the server is overloaded. It is not resumable, but by then the connection is gone.
+/// The error says that the server is overloaded. It is not resumable, but the connection is already gone.
 #[tokio::test(start_paused = true)]
 async fn stream_resumes_if_the_repetition_of_its_get_more_finds_no_connection() {
     let overload = failure(462, &["SystemOverloadedError", "RetryableError"]);
@@ -168,8 +168,8 @@ async fn stream_resumes_if_the_repetition_of_its_get_more_finds_no_connection() 
     let limits = "serverMonitoringMode=poll&maxPoolSize=1&waitQueueTimeoutMS=1000";
     let client = Client::from_uri(&format!("mongodb://{}/?{limits}", server.address())).unwrap();
     let mut changes = client.watch(WatchTarget::Collection("test", "c"), ()).await.unwrap();
-    // It waits for the only connection while the batch is being fetched, and then keeps it for longer than the stream
-    // waits.
+    // The command waits for the only connection while the batch is being fetched, and then keeps it for longer than the
+    // stream waits.
     let ping = rawdoc! { "ping": 1 };
     let (event, answered) = tokio::join!(biased; changes.next(), client.run_command("admin", &ping));
     assert!(event.unwrap().is_some());

@@ -32,7 +32,7 @@ pub struct Watched {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Returns the `_id` of the document that an event is about.
+/// Returns the `_id` of the document in an event.
 pub fn id(event: &RawDocument) -> i32 {
     event.get_document("documentKey").unwrap().get_i32("_id").unwrap()
 }
@@ -73,7 +73,7 @@ impl Watched {
             .unwrap();
         let other = Client::from_uri(&set.uri()).unwrap();
         let watched = Self { client, set, other, name, events, _turn: turn };
-        // An earlier test may have left its fail point on a member that it did not use.
+        // An earlier test may have left its fail point on a member that the test did not use.
         watched.configure(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
         watched.answer().await;
         watched.run(doc! { "drop": name, "writeConcern": { "w": "majority" } }).await;

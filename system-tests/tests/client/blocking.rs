@@ -12,7 +12,7 @@ use wharf_testbed::mongod;
 
 const THREADS: usize = 8;
 
-/// Each thread has a connection of its own: the first command of each is sent once all have begun.
+/// Each thread has its own connection: the first command of each thread is sent once all threads have begun.
 #[test]
 fn threads_use_one_client_at_the_same_time() {
     let server = mongod::shared().unwrap();

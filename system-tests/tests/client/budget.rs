@@ -10,7 +10,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer};
 
 use super::cluster::Cluster;
 
-/// The connections of all pools, counted by their events, and the most there were at a time.
+/// The number of connections of all pools, counted by their events, and its maximum.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 static MOST: AtomicU32 = AtomicU32::new(0);
 

@@ -15,7 +15,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::repetitions::{primary, service, start};
 
-/// Polls a future this many times, and then drops it. Returns `None` if it was not ready by then.
+/// Polls a future at most this many times, and then drops it. Returns `None` if it was never ready.
 pub(super) async fn cancel_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let (mut future, mut left) = (pin!(future), polls);
     poll_fn(|context| {
@@ -50,7 +50,7 @@ async fn free(client: &Client, what: &str) {
     .await;
 }
 
-/// A server with one connection for each client. `hello` says which kind it is.
+/// A server with one connection for each client. `hello` determines the kind of server.
 async fn server(hello: Document) -> (ScriptedServer, Client) {
     let kind = if hello.contains_key("serviceId") { "loadBalanced=true" } else { "directConnection=true" };
     let (server, _) = start(hello, |command, _| {

@@ -1,5 +1,5 @@
-//! Cursors of transactions behind a load balancer, dropped right before another step of the transaction. Their connection
-//! is the only way to them.
+//! Cursors of transactions behind a load balancer, dropped right before another step of the transaction. The cursors
+//! can only be reached through the transaction's connection.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::cancelled::{cancel_after, until};
 use super::cut_off::{Balancer, connections, insert, is_cut_off, session_of, usual};
 use super::repetitions::balanced;
 
-/// Longer than anything here may take on the paused clock, unless it hangs.
+/// Longer than any operation here takes on the paused clock, unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn find(client: &Client, session: &mut Session) -> Cursor {
@@ -24,14 +24,14 @@ async fn find(client: &Client, session: &mut Session) -> Cursor {
     cursor
 }
 
-/// Returns the names of the commands. All must be on the first connection.
+/// Returns the names of the commands. All commands must be on the first connection.
 fn on_one_connection(balancer: &Balancer) -> Vec<String> {
     let arrived = balancer.arrived();
     assert!(arrived.iter().all(|(_, number)| *number == 0), "{arrived:?}");
     arrived.into_iter().map(|(name, _)| name).collect()
 }
 
-/// A balancer whose servers answer the command `wanted` in this way, and other commands as usual.
+/// A load balancer whose servers answer the command `wanted` in this way, and other commands as usual.
 async fn answering(wanted: &'static str, answer: impl Fn() -> Answer + Clone + Send + 'static) -> Balancer {
     Balancer::start(move |command| if name(command) == wanted { answer() } else { usual(command) }).await
 }
@@ -108,7 +108,7 @@ async fn fetch_that_would_be_repeated_ends_when_its_cursor_is_dropped() {
     let client = balanced(&balancer.server);
     let mut session = session_of(&client).await;
     let mut cursor = find(&client, &mut session).await;
-    // In the pause before the next attempt.
+    // The operation is cancelled in the pause before the next attempt.
     let paused = async {
         until("the first attempt has failed", || balancer.count("getMore") == 1).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -259,7 +259,7 @@ async fn fetch_that_was_cancelled_still_cuts_the_transaction_off() {
     let mut cursor = find(&client, &mut session).await;
     let other = find(&client, &mut session).await;
     assert!(cancel_after(1, cursor.next()).await.is_none());
-    // It cannot close, because the fetch holds the connection.
+    // The cursor cannot close, because the fetch holds the connection.
     drop(other);
     is_cut_off(timeout(LONG, insert(&client, &mut session)).await.expect("nothing holds it up"));
     session.abort_transaction().await.unwrap();

@@ -20,8 +20,8 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts this many mongos. `answer` gets the number of the server, the command, and the command's number, from 0,
-    /// among the commands of the same name on this server.
+    /// Starts this many mongos. `answer` gets the number of the server, the command, and the command's number among the
+    /// commands of the same name on this server, counted from 0.
     pub(super) async fn of_mongos(
         servers: usize,
         answer: impl Fn(usize, &Document, usize) -> Answer + Clone + Send + 'static,
@@ -91,7 +91,7 @@ impl Cluster {
     }
 }
 
-/// Returns a server's description of itself: a mongos, or a member of a set with these hosts.
+/// Returns the `hello` reply of a server: a mongos, or a member of a set with these hosts.
 fn hello(server: usize, hosts: Option<&Vec<String>>) -> Document {
     let mut hello = standalone();
     match hosts {
@@ -105,7 +105,7 @@ fn hello(server: usize, hosts: Option<&Vec<String>>) -> Document {
             };
             hello.extend(of_set);
             if !is_primary {
-                // No write goes there.
+                // No write goes to this server.
                 hello.insert("maxWriteBatchSize", 1);
             }
         }
@@ -189,7 +189,7 @@ pub(super) fn batch(field: &str, id: i64, documents: usize) -> Answer {
     Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: documents } })
 }
 
-/// The answer after a pause.
+/// Answers after a pause.
 pub(super) fn after(pause: u64, answer: Answer) -> Answer {
     Answer::After(Duration::from_millis(pause), Box::new(answer))
 }

@@ -112,7 +112,7 @@ async fn dropped_cursor_is_closed_on_the_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn query_that_is_cancelled_at_any_point_leaves_no_cursor_open() {
     let (server, plain) = collection("unopened", 300).await;
-    // The reply comes later than the first poll.
+    // The reply comes after the first poll.
     let block = rawdoc! {
         "configureFailPoint": "failCommand", "mode": "alwaysOn",
         "data": { "failCommands": ["find"], "blockConnection": true, "blockTimeMS": 50, "appName": "unopened" },
@@ -145,7 +145,7 @@ async fn cancelled_next_loses_no_document() {
     let mut cancelled = 0;
     for expected in 0..60 {
         loop {
-            // Dropped after one poll, unless it is ready.
+            // The future is dropped after one poll, unless it is ready.
             let mut once = pin!(cursor.next());
             let polled = poll_fn(|context| {
                 Poll::Ready(once.as_mut().poll(context).map(|next| next.unwrap().unwrap().get_i32("_id").unwrap()))

@@ -1,4 +1,4 @@
-//! Transactions behind a load balancer whose operations are cancelled. Their connection is the only way to their server.
+//! Transactions behind a load balancer whose operations are cancelled. Only their connection leads to their server.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ const CUT_OFF: SessionError = SessionError::TransactionCutOff;
 /// A load balancer that gives each connection a number, from 0.
 pub(super) struct Balancer {
     pub(super) server: ScriptedServer,
-    /// The commands received, each with the number of its connection.
+    /// The received commands, each with the number of its connection.
     arrived: Arc<Mutex<Vec<(usize, Document)>>>,
 }
 
@@ -82,8 +82,8 @@ pub(super) fn is_cut_off<T>(outcome: Result<T, ClientError>) {
     assert!(cause.is_some_and(is_refused), "{error}");
 }
 
-/// Cancels an operation after each number of polls, first as the first one of a transaction and then as the second one,
-/// and lets `then` examine what remains.
+/// Cancels an operation after each possible number of polls, first as the first operation of a transaction and then as
+/// the second. Lets `then` examine what remains.
 async fn cancelled_at_each_point<F: Future>(
     operation: impl AsyncFn(&Client, &mut Session) -> Result<(), ClientError>,
     then: impl Fn(Arc<Balancer>, Client, Session) -> F,

@@ -22,7 +22,7 @@ async fn operation_that_waits_for_a_primary_does_not_wait_for_the_other_servers(
     let primary = Server::start(move |command, _| {
         let mut reply = member("isWritablePrimary", 1);
         reply.insert("hosts", of_script.get().unwrap().to_vec());
-        // Long enough for the other server's check to begin, which never ends.
+        // Long enough for the other server's check to begin. That check never ends.
         match is_awaitable(command) {
             true => Answer::Hang,
             false => Answer::After(Duration::from_millis(300), Box::new(Answer::Reply(reply))),
@@ -44,7 +44,7 @@ async fn operation_that_waits_for_a_primary_does_not_wait_for_the_other_servers(
 #[tokio::test(start_paused = true)]
 async fn error_of_a_connection_older_than_the_last_clear_changes_nothing() {
     let server = Server::start(|command, number| match name(command).as_str() {
-        // Both connections are in use at the same time, and are lost one after the other.
+        // Both connections are in use at the same time, and are lost one after another.
         "ping" if number < 2 => Answer::After(Duration::from_secs(1 + 2 * number as u64), Box::new(Answer::Close)),
         _ => Answer::Reply(standalone()),
     })
@@ -66,7 +66,7 @@ async fn error_of_a_connection_older_than_the_last_clear_changes_nothing() {
         tokio::join!(client.run_command("admin", &ping), client.run_command("admin", &ping), later);
     first.unwrap_err();
     second.unwrap_err();
-    // The pool and the description belong to the server as found after the first error.
+    // The pool and the description already belong to the server as it was found after the first error.
     let status = client.status();
     assert_eq!((status.servers[0].server_type, status.servers[0].pool.as_ref().unwrap().generation), ("Standalone", 1));
     assert_eq!(events.mark(), mark, "{:#?}", &events.all()[mark..]);
@@ -102,7 +102,7 @@ async fn awaited_check_has_no_time_limit_if_connections_have_none() {
 async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
     let server = Server::start(|command, number| match (is_awaitable(command), number) {
         (true, _) => Answer::Hang,
-        // The monitor's handshake comes first. These are a handshake for round trips, and one hello after another.
+        // The monitor's handshake comes first. Then follow a handshake for round trips, and one hello after another.
         (false, 1 | 3) => Answer::Close,
         (false, _) => Answer::Reply(member("isWritablePrimary", 1)),
     })
@@ -129,7 +129,7 @@ async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool()
     let of_pool = Arc::new(Mutex::new(0));
     let accepted = of_pool.clone();
     let server = Server::start(move |command, _| {
-        // The attempts of the pool, not of the monitor.
+        // These are the attempts of the pool, not of the monitor.
         if is_handshake(command) && command.contains_key("backpressure") {
             let mut accepted = accepted.lock().unwrap();
             *accepted += 1;
@@ -240,7 +240,7 @@ async fn handshake_of_a_pool_tells_of_a_new_member_before_the_next_check() {
         before.insert("hosts", of_script.get().unwrap()[..1].to_vec());
         since.insert("hosts", of_script.get().unwrap().to_vec());
         Answer::Reply(match is_hello(command) {
-            // The only check, and the handshake of the pool.
+            // The only check, and the pool's handshake.
             true if number == 0 => before,
             true => since,
             false => doc! { "ok": 1 },

@@ -60,7 +60,7 @@ async fn in_a_process_of_its_own() {
     let options = Options::parse(&format!("mongodb://{address}/?heartbeatFrequencyMS=500")).unwrap();
     let client = Client::builder(options.app_name(&name)).topology_subscriber(events.clone()).build().unwrap();
     client.connect().await.unwrap();
-    // Three more checks, or one that is waiting: by then all connections exist.
+    // After three more checks, or while a check is waiting, all connections exist.
     for _ in 0..3 {
         let next = |event: &TopologyEvent| match event {
             TopologyEvent::ServerHeartbeatStarted { awaited, .. } => is_function || *awaited,
@@ -94,8 +94,8 @@ async fn in_a_process_of_its_own() {
     assert_eq!(counted.await.unwrap(), vec![env; expected]);
 }
 
-/// Returns what a connection said about its environment, as the server reports it. Containers are left out: the test
-/// may run in one.
+/// Returns the environment that a connection reported, as the server shows it. Containers are left out: the test may
+/// run in one.
 fn env_of(operation: RawBsonRef<'_>) -> Option<Document> {
     let metadata = operation.as_document().unwrap().get_document("clientMetadata").unwrap();
     let mut env = Document::try_from(metadata.get_document("env").ok()?).unwrap();

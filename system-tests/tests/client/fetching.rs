@@ -87,7 +87,7 @@ async fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dro
         assert!(cursor.next().await.unwrap().is_some());
         cursor.next().await.unwrap_err();
         assert!(cursor.next().await.unwrap().is_none() && cursor.is_over());
-        // Another task's command. If the cursor were closed in the background, that would happen before this command.
+        // Another task's command. A close of the cursor in the background would happen before this command.
         client.run_command("test", &bson::rawdoc! { "ping": 1 }).await.unwrap();
         assert_eq!((in_use(&client), balancer.count("killCursors")), (1, 0));
         if closes {
@@ -100,7 +100,7 @@ async fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dro
     }
 }
 
-/// The same, "Connection Pinning".
+/// Load Balancers, "Connection Pinning".
 #[tokio::test(start_paused = true)]
 async fn balanced_cursor_gives_its_connection_back_with_the_last_batch() {
     let balancer = Balancer::start(|command| match name(command).as_str() {
@@ -170,7 +170,7 @@ async fn session_whose_get_more_lost_its_connection_is_not_used_again() {
     cursor.next().await.unwrap();
     cursor.next().await.unwrap_err();
     drop(cursor);
-    // The session is in use until then.
+    // Until then, the session is in use.
     until("the cursor is closed", || count(&arrived, "killCursors") == 1 && in_use(&client) == 0).await;
     let ping = bson::rawdoc! { "ping": 1 };
     client.run_command("test", &ping).await.unwrap();
@@ -252,7 +252,7 @@ async fn recovery_tokens_of_batches_and_commits_are_kept() {
 /// Retryable Writes, "Executing Retryable Write Commands": the retry of a commit avoids the mongos that failed.
 #[tokio::test(start_paused = true)]
 async fn repeated_commit_avoids_the_mongos_that_has_failed() {
-    // The choice between two is right by chance half of the time.
+    // A choice between two servers is right by chance half of the time.
     for _ in 0..20 {
         let cluster = Cluster::of_mongos(2, |_, command, number| match (name(command).as_str(), number) {
             ("commitTransaction", 0) => failure(6, &["RetryableWriteError"]),

@@ -15,7 +15,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 use super::cancelled::until;
 use super::repetitions::{primary, service, standalone, start};
 
-/// Longer than the tests wait for anything on the paused clock.
+/// Longer than any wait of the tests on the paused clock.
 const LONG: Duration = Duration::from_secs(60);
 
 fn mongos() -> Document {
@@ -142,7 +142,7 @@ async fn session_that_comes_back_during_the_shutdown_is_ended() {
         arrived.iter().filter(|command| name(command) == wanted).cloned().collect::<Vec<_>>()
     };
     until("both commands have arrived", || sent("ping").len() == 2).await;
-    // One of them uses the session of the first command, so no session is idle.
+    // One of the commands uses the session of the first command, so no session is idle.
     assert!(client.shutdown(LONG).await);
     for running in in_flight {
         running.await.unwrap().unwrap();
@@ -214,7 +214,7 @@ async fn sessions_are_ended_on_another_connection_if_the_idle_one_was_lost() {
     let relay = Relay::start(server.address().parse().unwrap()).await.unwrap();
     let client = Client::from_uri(&format!("mongodb://{}/?loadBalanced=true", relay.address())).unwrap();
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-    // Behind a load balancer, there is no monitor to notice it.
+    // Behind a load balancer, no monitor notices the loss.
     relay.partition().await;
     relay.heal();
     while TcpStream::connect(relay.address()).await.is_err() {

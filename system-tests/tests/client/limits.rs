@@ -19,7 +19,7 @@ fn batch(field: &str, id: i64) -> Answer {
     Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: [{ "_id": 1 }] } })
 }
 
-/// Waits until the server has received this command, and returns it with the time that this took.
+/// Waits until the server has received this command. Returns the command and the time that the wait took.
 async fn arrival(server: &ScriptedServer, wanted: &str) -> (Document, Duration) {
     let begun = Instant::now();
     loop {
@@ -138,7 +138,7 @@ async fn failed_get_more_of_a_transaction_is_transient() {
     assert!(error.has_label("TransientTransactionError"), "{error}");
 }
 
-/// Returns why a cursor is refused before anything is sent.
+/// Returns the reason why a cursor is refused before anything is sent.
 async fn refusal(client: &Client, find: &bson::RawDocument, mode: TimeoutMode, cursor_type: CursorType) -> String {
     let opening = client.cursor(Operation::read("test", find)).timeout_mode(mode).cursor_type(cursor_type);
     let error = opening.await.unwrap_err();
@@ -377,7 +377,7 @@ async fn shortest_round_trip_is_left_out_of_the_time_of_the_server() {
     let server = server.await.unwrap();
     let parameters = "directConnection=true&serverMonitoringMode=poll&heartbeatFrequencyMS=500";
     let (client, told, events) = cluster::client(&format!("mongodb://{}/?{parameters}", server.address()));
-    // It opens the connection for all commands.
+    // This command opens the connection for all commands.
     client.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     // The second sample exists by the time the third check begins.
     while events.count("ServerHeartbeatStarted") < 3 {
@@ -414,7 +414,7 @@ async fn writes_without_statements_are_an_error() {
     assert!(matches!(&error, ClientError::Argument { name: "statements", .. }), "{error}");
 }
 
-/// Transactions, "TransientTransactionError": also holds for writes that are split into several commands.
+/// Transactions, "TransientTransactionError", which also applies to writes that are split into several commands.
 #[tokio::test(start_paused = true)]
 async fn selection_that_fails_in_a_transaction_lets_it_be_repeated() {
     let client = Client::from_uri("mongodb://127.0.0.1:1/?replicaSet=rs&serverSelectionTimeoutMS=50").unwrap();

@@ -91,8 +91,8 @@ fn framework() -> DriverInfo {
     info("framework", Some("2.0"), Some("Framework Platform"))
 }
 
-/// Creates a client, appends one library after another, and returns the metadata of a new connection after each step
-/// where the text has one: at first if the options name a library, and after each appended library.
+/// Creates a client, and appends one library after another. Returns the metadata of a new connection after each
+/// appended library, as the text does, and first without one if the options name a library.
 async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Metadata> {
     let server = Server::start().await;
     let mut seen = Vec::new();
@@ -100,7 +100,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
     let client = Client::new(server.options(initial)).unwrap();
     let ping = async || {
         client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-        // By then the connection has been idle for too long, and the next ping opens a new one.
+        // Now the connection has been idle for too long, and the next ping opens a new connection.
         tokio::time::advance(Duration::from_millis(5)).await;
         server.last_pinged()
     };
@@ -121,7 +121,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
     seen
 }
 
-/// Returns the values of two libraries, joined. A field that is not given leaves the other one alone.
+/// Returns the values of two libraries, joined. If only one value is given, the result is that value.
 fn joined(first: &DriverInfo, second: &DriverInfo) -> [String; 3] {
     let joined =
         |first: Option<&str>, second: Option<&str>| [first, second].into_iter().flatten().collect::<Vec<_>>().join("|");
@@ -214,7 +214,7 @@ async fn single_client_sends_what_was_appended_with_its_next_connection() {
         let client = single::Client::new(options).unwrap();
         let ping = || {
             client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
-            // The server closes the connection, so that the next ping opens a new one.
+            // The server closes the connection, so that the next ping opens a new connection.
             client.run_command("admin", &rawdoc! { "close": 1 }).unwrap_err();
         };
         ping();

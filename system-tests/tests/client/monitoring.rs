@@ -57,7 +57,7 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
     let (client, events) = client_of(&uri(&server), |options| options);
     assert!(events.all().is_empty(), "nothing is monitored before the first use");
     client.connect().await.unwrap();
-    // The check that found the server, and the next one, which is waiting.
+    // The check that found the server, and the next check, which is waiting.
     events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
     assert!(client.shutdown(Duration::from_secs(5)).await);
     // The pools are closed, and the monitor ends in a separate task.
@@ -95,7 +95,7 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
 async fn step_down_is_known_as_soon_as_it_happens_while_streaming() {
     // A step-down interrupts the operations of other tests.
     let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
-    // The monitors' pauses are too long for them to notice this.
+    // The monitors' pauses are too long for the monitors to notice this.
     let (client, events) = client_of(&set.uri(), |options| options.heartbeat_frequency(Duration::from_secs(300)));
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
     let all_known = |event: &TopologyEvent| match event {
@@ -155,7 +155,7 @@ async fn metrics_say_whose_server_accepts_writes() {
     assert_eq!(accept_writes(), [set.servers[0].address()]);
     assert_eq!(client.metrics().iter().filter(|pool| pool.status.phase == Phase::Ready).count(), 2);
 
-    // The server is no primary any more, and is not checked again at once.
+    // The server is no longer primary, and is not checked again at once.
     client.run_command("admin", &ping).await.unwrap_err();
     assert_eq!(accept_writes(), [""; 0]);
 }

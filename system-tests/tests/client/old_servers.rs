@@ -71,7 +71,7 @@ async fn aggregation_that_writes_goes_to_the_primary_while_a_server_is_older_tha
         client.run(Operation::read("test", &out).read_preference(&secondary)).await.unwrap();
         let sent: Vec<_> = servers.iter().map(|server| named(server, "aggregate")).collect();
         assert_eq!((sent[expected].len(), sent[1 - expected].len()), (1, 0), "wire versions {versions:?}");
-        // The server gets the read preference that it was selected with.
+        // The server gets the read preference with which it was selected.
         let preference = sent[expected][0].get_document("$readPreference").cloned().ok();
         assert_eq!(preference, (expected == 1).then(|| doc! { "mode": "secondary" }), "wire versions {versions:?}");
         client.run(Operation::read("test", &reads).read_preference(&secondary)).await.unwrap();
@@ -101,7 +101,7 @@ async fn change_stream_without_sessions_has_none() {
         let sent = named(&server, of);
         assert!(sent.len() == 1 && !sent[0].contains_key("lsid"), "{sent:?}");
     }
-    // The application's session is an error.
+    // An explicit session is an error.
     let mut session = client.start_session().await.unwrap();
     let refused = client.watch(WatchTarget::Collection("test", "c"), ()).session(&mut session).await.unwrap_err();
     assert!(matches!(refused, wharf::ClientError::Session(_)), "{refused}");
@@ -118,7 +118,7 @@ async fn command_on_a_direct_connection_to_a_secondary_may_read() {
         let sent = named(server, "count").pop().unwrap();
         let preference = sent.get_document("$readPreference").cloned().ok();
         assert_eq!(preference, is_direct.then(|| doc! { "mode": "primaryPreferred" }));
-        // Of two preferences, the last one would count.
+        // If there were two preferences, the last one would apply.
         client.run_command("test", &rawdoc! { "count": "c", "$readPreference": { "mode": "nearest" } }).await.unwrap();
         let sent = named(server, "count").pop().unwrap();
         assert_eq!(sent.get_document("$readPreference").unwrap(), &doc! { "mode": "nearest" });
@@ -138,7 +138,7 @@ async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
         acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).await.unwrap();
         let index = acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).commit_quorum(1).await.map(drop);
         let modify = c.find_one_and_delete(doc! {}).hint("a_1").await.map(drop);
-        // The last command: the script answers it, although a server would not.
+        // The script answers the last command, although a server would not.
         let delete = c.delete_one(doc! {}).hint("a_1").await.map(drop);
         for (outcome, option) in [(index, "commitQuorum"), (delete, "hint"), (modify, "hint")] {
             match outcome {

@@ -1,4 +1,4 @@
-//! What operations finally report, and what they send until then, on servers that follow scripts.
+//! The commands that operations send and the outcomes that they report, on servers that follow scripts.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn distant(hello: Document, pause: u64, answer: impl Fn() -> Answer + Clon
     server.await.unwrap()
 }
 
-/// CSOT, "Retryability": less than a round trip is left for the last attempt, so it is not made.
+/// CSOT, "Retryability": the time left for the last attempt is less than a round trip, so the attempt is not made.
 #[tokio::test(start_paused = true)]
 async fn time_that_retries_use_up_is_a_timeout() {
     let server = distant(standalone(), 30, || after(35, failure(134, &[]))).await;
@@ -107,7 +107,7 @@ async fn write_whose_concern_was_not_met_in_time_keeps_its_result() {
     }
 }
 
-/// Retryable Writes, "RetryableWriteError Labels": servers before 4.4 do not attach any.
+/// Retryable Writes, "RetryableWriteError Labels": servers before 4.4 do not attach any labels.
 #[tokio::test(start_paused = true)]
 async fn unmet_concern_of_a_command_has_the_label_that_the_client_gives() {
     for (version, is_labelled) in [(8, true), (9, false)] {
@@ -170,7 +170,7 @@ async fn max_time_of_a_command_is_left_out_with_a_time_limit() {
         let query = client.find("test", "c", doc! {}).options(doc! { "maxTimeMS": 7 });
         drop(match limit {
             None => query.await.unwrap(),
-            // The client does not send a time either, because it would limit the whole cursor.
+            // The client does not send `maxTimeMS` either, because it would limit the whole cursor.
             Some(limit) => query.timeout(limit).timeout_mode(TimeoutMode::Iteration).await.unwrap(),
         });
         let sent = arrived.lock().unwrap().pop().unwrap();
@@ -326,7 +326,7 @@ async fn server_that_accepts_and_never_answers_is_told_from_one_that_fails() {
     let silent = ScriptedServer::start(|| Box::new(|_: &Document| Answer::Hang)).await.unwrap();
     let client = Client::from_uri(&format!("mongodb://{}/?serverSelectionTimeoutMS=500", silent.address())).unwrap();
     let error = client.run_command("t", &rawdoc! { "ping": 1 }).await.unwrap_err().to_string();
-    // The time limit, on a clock that ticks in milliseconds.
+    // The time limit on a clock that ticks in milliseconds.
     assert!(error.contains("(Unknown, connecting, no answer for 50"), "{error}");
     assert!(error.starts_with("no server for readPreference primary was found"), "{error}");
 }

@@ -138,7 +138,8 @@ async fn heartbeats_of_a_stream_are_as_frequent_as_the_options_say() {
     let (server, set) = (mongod::shared().unwrap(), replica_set::shared().unwrap());
     let of_set: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
     let alone = vec![server.address().to_string()];
-    // The first of the five heartbeats may be on its way. The set may step down for a concurrent test, and report it.
+    // The first of the five heartbeats may already be under way. A concurrent test may make the set step down, and the
+    // servers report that.
     for (uri, servers, least) in [
         (format!("mongodb://{}/?", server.address()), alone, Duration::from_secs(2)),
         (set.uri(), of_set, Duration::ZERO),
@@ -201,8 +202,8 @@ async fn failed_checks_are_half_a_second_apart() {
     assert!((2_000..3_500).contains(&took), "{took} ms");
 }
 
-/// The test plan, "Node is recovering" error from a write concern error, and "Network error writing to primary"; also the
-/// errors of the command itself.
+/// The test plan, "Node is recovering" error from a write concern error, and "Network error writing to primary". The
+/// test also covers the errors of the command itself.
 #[tokio::test(start_paused = true)]
 async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
     let shutting_down =
@@ -248,7 +249,7 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
     }
 }
 
-/// Versioned API, "Testing with required API version", on the commands that the client makes itself.
+/// Versioned API, "Testing with required API version", for the commands that the client sends on its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_requires_an_api_version_accepts_a_client_that_declares_it() {
     // The parameter applies to the whole server.
@@ -270,7 +271,7 @@ async fn server_that_requires_an_api_version_accepts_a_client_that_declares_it()
     assert!(left_open.next().await.unwrap().is_some());
     left_open.close().await;
     drop(client.aggregate("test", "api", [doc! { "$match": {} }]).await.unwrap());
-    // It also ends its sessions.
+    // The client also ends its sessions.
     assert!(client.shutdown(Duration::from_secs(5)).await);
     // Without a version, not even a handshake is accepted.
     let undeclared = Client::from_uri(&format!("{uri}/?serverSelectionTimeoutMS=200")).unwrap();

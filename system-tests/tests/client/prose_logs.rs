@@ -32,7 +32,7 @@ impl Kept {
         Self { target, level: Level::DEBUG, messages: Arc::default() }
     }
 
-    /// Takes the messages so far.
+    /// Takes all messages so far.
     fn take(&self) -> Vec<Message> {
         std::mem::take(&mut *self.messages.lock().unwrap())
     }
@@ -69,7 +69,7 @@ impl Visit for Fields {
     }
 }
 
-/// The unified tests `logging-standalone`, on the messages of a whole lifetime.
+/// The unified tests `logging-standalone`, applied to all messages of a client's lifetime.
 #[test]
 fn log_has_the_messages_and_keys_of_the_specification() {
     let server = mongod::shared().unwrap();
@@ -114,7 +114,7 @@ fn log_has_the_messages_and_keys_of_the_specification() {
     assert!(messages[5]["newDescription"].starts_with("Single with 127.0.0.1:"), "{:?}", messages[5]);
 }
 
-/// "Connection Pool Logging", on the messages of a whole lifetime.
+/// "Connection Pool Logging", applied to all messages of a pool's lifetime.
 #[test]
 fn pools_of_a_client_log_by_themselves() {
     let server = mongod::shared().unwrap();
@@ -158,7 +158,7 @@ const OF_FIRST_USE: [&str; 5] = [
     "Connection checked in",
 ];
 
-/// Takes the texts of the messages so far.
+/// Takes the texts of all messages so far.
 fn texts(kept: &Kept) -> Vec<String> {
     kept.take().into_iter().map(|mut message| message.remove("message").unwrap()).collect()
 }

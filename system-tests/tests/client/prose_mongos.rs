@@ -1,4 +1,5 @@
-//! The prose tests that need several servers: mongos, or members of a replica set. These follow scripts, in virtual time.
+//! The prose tests that need several servers: mongos, or members of a replica set. The servers follow scripts, in
+//! virtual time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -121,7 +122,7 @@ async fn session_leaves_its_mongos_with_the_next_transaction_or_another_operatio
         let finds = cluster.arrived("find");
         let servers: BTreeSet<_> = finds.iter().map(|(server, _)| *server).collect();
         assert_eq!((finds.len(), servers.len()), (50, 2), "in transactions: {in_transactions}");
-        // Each commit goes to where its transaction read.
+        // Each commit goes to the server from which its transaction read.
         let commits: Vec<_> =
             cluster.arrived("commitTransaction").into_iter().skip(1).map(|(server, _)| server).collect();
         let read: Vec<_> = finds.iter().filter(|_| in_transactions).map(|(server, _)| *server).collect();

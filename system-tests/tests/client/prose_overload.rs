@@ -84,8 +84,8 @@ async fn overload_limits_the_retries_of_the_errors_after_it() {
     }
 }
 
-/// Retryable Reads 5, Retryable Writes 6.5, with an error that does not make the server unknown, because the retry would
-/// then wait for it.
+/// Retryable Reads 5, Retryable Writes 6.5, with an error that does not make the server unknown: otherwise the retry
+/// would wait for the server.
 #[tokio::test(start_paused = true)]
 async fn only_overload_has_a_back_off() {
     for (is_read, later) in [(true, &["RetryableError"][..]), (false, &["RetryableError", "RetryableWriteError"])] {

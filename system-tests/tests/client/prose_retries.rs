@@ -1,5 +1,5 @@
-//! The prose tests of Retryable Reads, Retryable Writes, Driver Sessions, Connections Survive Primary Step Down and
-//! Server Selection that do not need a mongos.
+//! The prose tests that do not need a mongos, of Retryable Reads, Retryable Writes, Driver Sessions, Connections
+//! Survive Primary Step Down and Server Selection.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,7 +116,7 @@ async fn check_out_that_fails_with_a_cleared_pool_is_retried() {
     }
 }
 
-/// Retryable Writes 3 and 6: which error is reported, if the attempts fail with different errors.
+/// Retryable Writes 3 and 6: the reported error, if the attempts fail with different errors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn error_of_a_retried_write_tells_of_the_attempt_that_may_have_written() {
     let set = start(1).await;
@@ -298,9 +298,9 @@ async fn slow_server_is_selected_less_often() {
         let run = || set.command(slow, "admin", &command).unwrap();
         std::thread::scope(|scope| scope.spawn(run).join().unwrap());
     };
-    // The specification asks for 40 to 60 % for two servers that are equally fast. Two members of a set on a busy machine
-    // are not: a member that answers half as fast is rightly selected half as often. The suite `in_window` asserts the
-    // choice among equal servers; this test asserts that a slow server is selected again.
+    // The specification asks for 40 to 60 % for two servers that are equally fast. On a busy machine, two members of a
+    // set are not equally fast: a member that answers half as fast is rightly selected half as often. The suite
+    // `in_window` asserts the choice among equal servers; this test asserts that a slow server is selected again.
     for (times, each, range) in [(10_000, 10, 0.0..0.25), (0, 100, 0.05..0.95)] {
         point(rawdoc! { "times": times });
         told.lock().unwrap().clear();

@@ -144,7 +144,7 @@ async fn every_method_refuses_the_session_of_another_client() {
     assert!(told.0.lock().unwrap().is_empty(), "nothing is sent");
 }
 
-/// Tests 8 and 9, and what test 10 requires of them.
+/// Tests 8 and 9, with the requirements of test 10.
 #[tokio::test(start_paused = true)]
 async fn cursor_returns_its_implicit_session_with_the_last_batch() {
     for (first, more) in [(2, 0), (3, 2)] {

@@ -104,7 +104,7 @@ async fn operation_does_not_wait_for_a_handshake_beyond_the_shorter_of_its_two_l
 /// 8. Server Selection, the four tests without authentication.
 #[tokio::test(start_paused = true)]
 async fn selection_ends_at_the_shorter_of_its_two_limits() {
-    // It never answers, so no server is ever known.
+    // The server never answers, so the client never knows a server.
     let server = ScriptedServer::start(|| Box::new(|_| Answer::Hang)).await.unwrap();
     for parameters in [
         "serverSelectionTimeoutMS=10",
@@ -127,7 +127,7 @@ async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
     poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
 }
 
-/// 5. Blocking Iteration Methods. A cursor and a change stream block in the same way as a stream.
+/// 5. Blocking Iteration Methods. Cursors and change streams block in the same way when they are used as a `Stream`.
 #[tokio::test(start_paused = true)]
 async fn stream_asks_again_until_the_time_limit_of_its_call() {
     let set = Cluster::replica_set(1, |_, command, _| match name(command).as_str() {
@@ -189,8 +189,8 @@ async fn abort_after_a_callback_has_the_whole_time_limit_again() {
     assert_eq!(of_commands, expected);
 }
 
-/// 9. endSession. A session ends when it is dropped, which cannot report an error; the abort still obeys the time
-///    limit.
+/// 9. endSession. A session ends when it is dropped, and the drop cannot report an error. The abort still obeys the
+///    time limit.
 #[tokio::test(start_paused = true)]
 async fn abort_of_a_dropped_session_has_the_time_limit() {
     for (parameters, session_has_limit) in [("timeoutMS=150", false), ("", true)] {

@@ -1,5 +1,5 @@
-//! The prose tests of Transactions and of the Convenient API for Transactions that do not need a mongos, on servers
-//! that follow scripts, in virtual time.
+//! The prose tests that do not need a mongos, of Transactions and of the Convenient API for Transactions. The servers
+//! follow scripts, in virtual time.
 
 use std::time::Duration;
 
@@ -139,7 +139,7 @@ async fn repetitions_of_a_transaction_pause() {
         assert!(begun.elapsed() < Duration::from_millis(2_300), "{:?}", begun.elapsed());
     }
     assert_eq!(told.started("commitTransaction").len(), 14 * ROUNDS as usize);
-    // Half of 2.28 s. The mean of this many pauses differs by more than 0.15 s only once in ten million runs.
+    // Half of 2.28 s. The mean of this many pauses is off by more than 0.15 s only once in ten million runs.
     let mean = (begun.elapsed() / ROUNDS).as_millis();
     assert!((990..1_300).contains(&mean), "{mean} ms");
 }

@@ -1,4 +1,4 @@
-//! What is resent after a failure, and what must not be, on servers that follow scripts.
+//! The commands that are sent again after a failure, and the commands that must not be, on servers that follow scripts.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,7 +86,7 @@ async fn batch_whose_fetch_failed_is_not_fetched_again() {
         ("find", _) => Answer::Reply(doc! {
             "ok": 1, "cursor": { "id": 7_i64, "ns": "test.c", "firstBatch": [{ "_id": 1 }] },
         }),
-        // The server executed the command, and the documents are lost.
+        // The server has executed the command, and the documents are lost.
         ("getMore", 0) => Answer::Close,
         ("getMore", _) => Answer::Reply(doc! {
             "ok": 1, "cursor": { "id": 0_i64, "ns": "test.c", "nextBatch": [{ "_id": 3 }] },
@@ -296,8 +296,8 @@ async fn unmet_write_concern_of_a_server_that_shuts_down_clears_its_pool() {
     }
 }
 
-/// A primary that closes the connection of a commit, and hangs from then on. Also returns whether it received the
-/// commit.
+/// Starts a primary that closes the connection of a commit, and hangs from then on. Also returns whether the primary
+/// received the commit.
 pub(super) async fn lost_with_a_commit() -> (ScriptedServer, Arc<AtomicBool>) {
     let has_committed = Arc::new(AtomicBool::new(false));
     let noted = has_committed.clone();
@@ -346,7 +346,7 @@ async fn batch_whose_fetch_finds_no_connection_again_reports_the_attempt_before(
         .await;
         let client = client(&server, &format!("directConnection=true&maxPoolSize=1&{parameters}"));
         let mut cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "c" })).await.unwrap();
-        // It waits for the only connection while the batch is being fetched, and keeps it afterwards.
+        // The command waits for the only connection while the batch is being fetched, and keeps it afterwards.
         let ping = rawdoc! { "ping": 1 };
         let hanging = client.run(Operation::new("test", &ping).timeout(Duration::from_secs(3_600)));
         let error = tokio::select! {
@@ -432,7 +432,7 @@ async fn unacknowledged_write_carries_the_cluster_time() {
     assert!(!insert.contains_key("lsid"), "{insert}");
 }
 
-/// Retryable Writes, "RetryableWriteError Labels": servers before 4.4 do not attach any.
+/// Retryable Writes, "RetryableWriteError Labels": servers before 4.4 do not attach any labels.
 #[tokio::test(start_paused = true)]
 async fn label_that_the_client_gives_an_unmet_write_concern_is_that_of_the_writes() {
     for (version, is_labelled) in [(8, true), (9, false)] {

@@ -17,7 +17,7 @@ async fn run(client: &Client, command: bson::Document) -> RawDocumentBuf {
     client.run_command("admin", &RawDocumentBuf::try_from(command).unwrap()).await.unwrap()
 }
 
-/// Returns the user that the connection of a command is authenticated as.
+/// Returns the user as which the connection of a command is authenticated.
 async fn user(client: &Client) -> String {
     let status = run(client, doc! { "connectionStatus": 1 }).await;
     let users = status.get_document("authInfo").unwrap().get_array("authenticatedUsers").unwrap();
@@ -72,7 +72,7 @@ async fn credential_is_rotated_under_load_without_a_failed_operation() {
     }
     assert!(served.iter().filter(|count| **count > 0).count() >= 2, "{served:?}");
 
-    // A server refuses what a connection of a dropped user asks for.
+    // A server refuses the commands on a connection of a dropped user.
     for number in 0..USERS - 1 {
         run(&root, doc! { "dropUser": format!("user {number}") }).await;
     }

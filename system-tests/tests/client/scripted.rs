@@ -45,8 +45,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// `answer` gets each command with its number, from 0, among the commands of its kind on all connections. A hello that
-    /// may be answered later is a separate kind.
+    /// `answer` gets each command with its number among the commands of its kind on all connections, counted from 0. A
+    /// hello that may be answered later is a separate kind.
     pub(super) async fn start(answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Self {
         let arrivals = Arc::<Mutex<Vec<(Duration, Document)>>>::default();
         let (start, noted) = (Instant::now(), arrivals.clone());
@@ -98,10 +98,10 @@ async fn requested_checks_keep_half_a_second_apart_and_end_with_the_request() {
     let refused = client.run(Operation::write("test", &write())).await.unwrap_err();
     assert!(matches!(refused, ClientError::Selection(_)), "{refused}");
     sleep(Duration::from_secs(50)).await;
-    // The last one was asked for just before the time ran out.
+    // The last check was requested just before the time ran out.
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500, 1000, 1500, 2000]), "{times:?}");
-    // The connection of the first check is used for all of them.
+    // All checks use the connection of the first check.
     assert_eq!(server.times(is_handshake).len(), 1);
     sleep(Duration::from_secs(55)).await;
     let times = server.times(is_hello);
@@ -138,7 +138,7 @@ async fn request_during_a_check_is_met_by_its_end() {
     let parameters = "replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=30000&serverSelectionTimeoutMS=1000";
     let (client, _) = server.client(parameters);
     client.run(Operation::read("test", &rawdoc! { "ping": 1 })).await.unwrap_err();
-    // The operation asked while the check was in progress, and was gone when it ended.
+    // The operation asked for a check while a check was in progress, and was gone when that check ended.
     sleep(Duration::from_secs(20)).await;
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500]), "{times:?}");
@@ -337,7 +337,7 @@ async fn load_balancer_is_not_monitored() {
     assert_eq!(events.count("ServerHeartbeatStarted"), 0);
 }
 
-/// For each await point of the monitor, the runtime ends while the monitor is waiting there, and another runtime takes
+/// For each await point of the monitor: the runtime ends while the monitor is waiting there, and another runtime takes
 /// over.
 #[test]
 fn runtime_may_end_at_any_point_of_a_check() {
@@ -361,7 +361,7 @@ fn runtime_may_end_at_any_point_of_a_check() {
             }));
             let parameters = format!("directConnection=true&serverMonitoringMode={mode}&heartbeatFrequencyMS=500");
             let (client, events) = server.client(&parameters);
-            // A case that hangs gets as far as the check that hangs.
+            // If the case hangs, it gets only as far as the check that hangs.
             let enough = |events: &Events| match hanging {
                 0 => events.count("ServerHeartbeatStarted") > 0,
                 1 | 2 => events.count("ServerHeartbeatSucceeded") > 0,

@@ -1,5 +1,5 @@
-//! A client whose servers are looked up in DNS, in virtual time. The servers do not exist, nor does the proxy in front
-//! of them, which is configured so that their names are not resolved.
+//! A client whose servers are looked up in DNS, in virtual time. The servers do not exist. Neither does the proxy in
+//! front of them, which is configured so that the client does not resolve their names.
 #![cfg(feature = "srv")]
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn resolver(server: &DnsServer) -> TokioResolver {
 
 fn zone(ports: &[u16]) -> Zone {
     let records = ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test"));
-    // Less than the shortest time between two look-ups.
+    // Less than the minimum time between two look-ups.
     records.lasting(1)
 }
 
@@ -105,7 +105,7 @@ async fn look_up_that_fails_changes_nothing_and_is_repeated_sooner() {
         }
         assert_eq!(servers(&client), at(&[17]));
     }
-    // Not after a minute, because the last look-up failed.
+    // The next look-up does not wait for a minute, because the last look-up failed.
     let (mark, start) = (events.mark(), Instant::now());
     dns.replace(zone(&[18]));
     members_change(&events, mark).await;
@@ -217,7 +217,7 @@ async fn failed_first_look_up_is_repeated_soon_while_an_operation_waits() {
     let mark = events.mark();
     let again = Instant::now();
     dns.replace(zone(&[17]));
-    // It waits for a server that does not exist.
+    // The operation waits for a server that does not exist.
     client.connect().await.unwrap_err();
     events.after(mark, |event| event.name() == "ServerOpening").await;
     assert!(again.elapsed() < Duration::from_secs(4), "{:?}", again.elapsed());

@@ -119,7 +119,7 @@ async fn typed_command_returns_the_type_that_is_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_that_are_no_documents_are_refused_before_anything_is_sent() {
-    // No server exists to send it to.
+    // There is no server to which it could be sent.
     let client = Client::from_uri("mongodb://127.0.0.1:1").unwrap();
     let refusals: [(ClientError, &str); 7] = [
         (client.find("typed", "refused", 5).await.unwrap_err(), "the argument filter cannot be sent"),
@@ -221,7 +221,7 @@ async fn time_limit_may_hold_for_each_call_instead_of_all() {
         for _ in 0..2 {
             found.next().await.unwrap().unwrap();
         }
-        // Longer than the limit, and the next document is in another batch.
+        // The pause is longer than the limit, and the next document is in another batch.
         tokio::time::sleep(limit + Duration::from_millis(100)).await;
         assert_eq!(found.next().await.is_ok(), lasts, "{mode:?}");
     }
@@ -235,7 +235,7 @@ async fn aggregate_with_out_gets_the_write_concern_of_the_options() {
     let options = wharf::Options::parse(&format!("mongodb://{}", server.address())).unwrap().write_concern(unmet);
     let strict = Client::new(options).unwrap();
     let out = [doc! { "$out": "copied" }];
-    // A standalone server refuses a number of servers that it cannot have.
+    // A standalone server refuses a write concern with three servers.
     assert!(strict.aggregate("typed", "written", &out).await.unwrap_err().server_error().is_some());
     let own = doc! { "writeConcern": { "w": 1 } };
     let _ = strict.aggregate("typed", "written", &out).options(own).await.unwrap();

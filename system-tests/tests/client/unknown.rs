@@ -43,7 +43,7 @@ async fn average_round_trip_time_begins_anew_after_an_operation_made_the_server_
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     assert_eq!(average(), None);
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-    // The first sample since then. A fifth of it and the rest of the old average would be at least 240 ms.
+    // This is the first sample since then. A fifth of it and four fifths of the old average would be at least 240 ms.
     assert!(average().unwrap() < Duration::from_millis(100), "{:?}", average());
 }
 
@@ -51,7 +51,7 @@ async fn average_round_trip_time_begins_anew_after_an_operation_made_the_server_
 async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_again() {
     let server = Server::start(|command, number| match name(command).as_str() {
         "ping" => Answer::Reply(doc! { "ok": 0, "code": 10107, "errmsg": "not primary" }),
-        // It reports its new role a second later.
+        // The server reports its new role a second later.
         _ if is_awaitable(command) && number == 0 => after(1_000, Answer::More(member("secondary", 2))),
         _ if is_awaitable(command) => Answer::Hang,
         // The handshake of the monitor, and the handshakes of the pool and of the measurements.
@@ -199,7 +199,7 @@ async fn state_change_during_a_check_is_met_by_its_end() {
     assert!(close(&times, &[0, 10_000, 11_000]), "{times:?}");
 }
 
-/// Returns the number of heartbeats, and of changes to an unknown server that no failed heartbeat reports.
+/// Returns the number of heartbeats, and the number of changes to an unknown server without a failed heartbeat.
 fn heartbeats(events: &Events) -> (usize, usize) {
     let (mut is_reported, mut unreported) = (false, 0);
     for event in events.all() {
@@ -229,7 +229,7 @@ async fn server_that_ends_each_awaited_check_at_once_is_checked_twice_a_second()
         client.connect().await.unwrap();
         sleep(Duration::from_secs(20)).await;
         let (started, unreported) = heartbeats(&events);
-        // Two per second, and ten at the start.
+        // Two heartbeats per second, and ten at the start.
         assert!((40..=52).contains(&started), "{what}: {started} heartbeats");
         assert_eq!(unreported, 0, "{what}: {:#?}", events.all());
         client.shutdown(Duration::from_secs(1)).await;

@@ -120,7 +120,7 @@ async fn write_concern_of_the_options_is_applied_and_that_of_the_command_wins() 
     let options = Options::parse(&format!("mongodb://{}", server.address())).unwrap().write_concern(unmet);
     let strict = Client::new(options).unwrap();
     let document = [rawdoc! { "_id": 1 }];
-    // A standalone server refuses a number of servers that it cannot have.
+    // A standalone server refuses a write concern with three servers.
     assert!(strict.insert("writes", "concern", &document).await.is_err());
     let own = rawdoc! { "writeConcern": { "w": 1 } };
     assert_eq!(strict.insert("writes", "concern", &document).options(&own).await.unwrap().inserted, 1);
@@ -138,7 +138,7 @@ async fn unacknowledged_write_arrives() {
     let careless = Client::new(options).unwrap();
     let insert = rawdoc! { "insert": "unacknowledged", "documents": [{ "_id": 1 }] };
     careless.run(Operation::write("writes", &insert)).await.unwrap();
-    // On the same connection, so the server has already executed the insert.
+    // The command is sent on the same connection, so the server has already executed the insert.
     assert_eq!(count(&careless, "unacknowledged").await, 1);
     drop(client);
 }

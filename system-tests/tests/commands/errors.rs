@@ -1,4 +1,4 @@
-//! What an error says: where it happened, and what it means for the server and its pool.
+//! The contents of an error: where it happened, and its consequences for the server and the pool.
 
 use bson::oid::ObjectId;
 use wharf::unstable::wire::reply::StateChange;
@@ -36,7 +36,7 @@ async fn load_balanced_error_names_its_service_and_the_services_generation() {
     let server = server.await.unwrap();
     let pool = pool_of(options(&server.address()).load_balanced(true));
     let services = services.map(ServiceId::from);
-    // Services are assigned in turn: the first and the third connection belong to the first service.
+    // Services are assigned alternately: the first and the third connection belong to the first service.
     let mut held = Vec::new();
     for turn in 0..3 {
         let connection = pool.check_out().await.unwrap();
@@ -51,7 +51,7 @@ async fn load_balanced_error_names_its_service_and_the_services_generation() {
     assert_eq!(of(&refused), (Some(3), Some(services[0]), Some(0)));
 
     let close = doc! { "failCommands": ["ping"], "closeConnection": true };
-    // Set over a connection that is not load-balanced, which a real load balancer would not allow.
+    // The fail point is set over a connection that is not load-balanced. A real load balancer would not allow this.
     set_fail_point(&server, doc! { "times": 2 }, close).await;
     let mut errors = Vec::new();
     for connection in [2, 0] {

@@ -1,4 +1,4 @@
-//! Commands on established connections: what is sent, how long it may take, and what the errors say.
+//! Commands on established connections: their bytes, their time limits and their errors.
 #![cfg(not(loom))]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a peer receives, and how a client handles several replies or none.
+//! The requests that a peer receives, and how a client handles several replies or none.
 
 use wharf::unstable::wire::WireError;
 use wharf::unstable::wire::op_msg::OutgoingSequence;
@@ -136,7 +136,7 @@ async fn compressed_reply_is_refused_without_an_agreed_compressor() {
         let mut plain = Vec::new();
         op_msg::encode(&reply, 1000, &mut plain).unwrap();
         let content = &plain[16..];
-        // Compressed by "noop", which needs no compressor.
+        // The reply is compressed by "noop", which needs no compressor.
         let header =
             Header { message_length: 25 + content.len() as u32, request_id: 1, response_to: id, op_code: 2012 };
         let mut message = Vec::new();
@@ -171,7 +171,7 @@ async fn bytes_after_the_last_of_several_replies_are_refused() {
             database: None,
             sequences: &[],
         };
-        // In one write, so that the client reads both at once.
+        // Both replies are in one write, so that the client reads them at once.
         let mut both = Vec::new();
         op_msg::encode(&reply(601, id), 1000, &mut both).unwrap();
         op_msg::encode(&reply(602, 601), 1000, &mut both).unwrap();
@@ -210,7 +210,7 @@ async fn bytes_on_an_idle_connection_are_noticed_before_the_next_command() {
             Some(peer) if !close => peer.send(1, 0, Flags::NONE, &rawdoc! { "ok": 1 }).await,
             peer => *peer = None,
         }
-        // The runtime notices it when it polls for events, which it does when it is otherwise idle.
+        // The runtime notices the close when it polls for events. It does so when it is otherwise idle.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
         match &failure {
@@ -234,7 +234,8 @@ async fn server_that_closes_every_connection_is_not_retried_forever() {
     let pool = pool_of(options(&address));
     let server = tokio::spawn(async move {
         loop {
-            // Closed right after the handshake, so that the client finds the connection lost before it sends anything.
+            // The peer closes right after the handshake, so that the client finds the connection lost before it sends
+            // anything.
             drop(Peer::accept(&listener).await);
         }
     });
@@ -272,7 +273,7 @@ async fn pool_retries_on_the_next_connection_when_one_was_lost() {
     assert_eq!(pool.metrics().retries, 2, "both connections were lost");
 }
 
-/// Returns what breaks the wire protocol, if that is why a command failed.
+/// Returns the violation of the wire protocol, if a command failed because of one.
 fn wire_error(failure: &CommandError) -> Option<&WireError> {
     match failure {
         CommandError::Wire { source, .. } => source.downcast_ref(),

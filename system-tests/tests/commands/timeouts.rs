@@ -1,4 +1,4 @@
-//! How long a command may take, and what is reported after that.
+//! The time limits of commands, and the errors when they are exceeded.
 
 use std::error::Error as StdError;
 use std::io;
@@ -125,7 +125,7 @@ async fn socket_timeout_limits_each_read_unless_timeout_is_set() {
     let (connection, mut peer) = tokio::join!(endpoint.connect(), Peer::accept(&listener));
     let mut connection = connection.unwrap();
     let ping = rawdoc! { "ping": 1 };
-    // The six pieces together take longer than the limit, but no single one does.
+    // The six pieces together take longer than the limit, but no single piece does.
     let begun = Instant::now();
     let (outcome, ()) = tokio::join!(connection.run_command("admin", &ping), async {
         let request = peer.receive().await;
@@ -176,7 +176,7 @@ async fn check_out_counts_towards_the_timeout_and_replaces_wait_queue_timeout() 
 
     let error = pool.run(Command::new("admin", &ping)).await.unwrap_err();
     assert!(matches!(error, OperationError::CheckOut(CheckOutError::WaitQueueTimeout(_))), "{error}");
-    // With timeoutMS 0, waitQueueTimeoutMS does not count either.
+    // With timeoutMS 0, waitQueueTimeoutMS does not apply either.
     let (outcome, ()) = tokio::join!(pool.run(Command::new("admin", &ping).timeout(Duration::ZERO)), async {
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(held);

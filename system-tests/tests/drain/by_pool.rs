@@ -13,7 +13,7 @@ use wharf::{
 
 use super::AGES;
 
-/// An establisher whose connections are drained when the test says so.
+/// An establisher that drains its connections when the test says so.
 #[derive(Clone)]
 struct Mock(Arc<Gates>);
 
@@ -30,7 +30,7 @@ struct Gates {
     holds_closes: AtomicBool,
     close_gate: Semaphore,
     closing: Notify,
-    /// The number of times that drains were polled.
+    /// How often drains were polled.
     polls: AtomicU32,
 }
 
@@ -87,7 +87,7 @@ impl Establish for Mock {
 type CheckedOut = Result<Connection<Mock>, CheckOutError>;
 type Events = Arc<Mutex<Vec<String>>>;
 
-/// Returns a ready pool of one connection, and the events from then on.
+/// Returns a ready pool of one connection, and all later events.
 fn pool(mock: &Mock) -> (Pool<Mock>, Events) {
     pool_with(mock, PoolOptions::default().max_pool_size(1))
 }
@@ -140,7 +140,7 @@ async fn connection_that_is_drained_has_no_holder() {
     pool.account_for_holders(true);
     give_up(&pool, &mock, &events).await;
     assert_eq!(pool.holders(), []);
-    // A command that was not recorded has no holder either.
+    // An unrecorded command has no holder either.
     pool.account_for_holders(false);
     pool.account_for_holders(true);
     assert_eq!((pool.status().draining, pool.holders()), (1, vec![]));
@@ -357,7 +357,7 @@ async fn drain_that_panics_when_called_closes_even_a_reusable_connection() {
 /// Its `condition` panics once a connection is drained.
 struct Choosy;
 
-/// Whether the last user left anything unfinished, and whether it was drained.
+/// Whether the last user left a command unfinished, and whether the connection was drained.
 #[derive(Default)]
 struct Chosen {
     is_undone: bool,
@@ -489,7 +489,7 @@ fn connection_that_outlives_its_runtime_is_closed_as_stale() {
 
 #[test]
 fn runtime_that_ends_during_the_drain_makes_the_connection_stale() {
-    // tokio drops tasks in an order that depends on their ids. Other tasks in between change that order.
+    // tokio drops tasks in an order that depends on their ids. Tasks with ids in between change that order.
     for others in 0..16 {
         let mock = Mock::new(Condition::Reusable, false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

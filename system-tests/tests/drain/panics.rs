@@ -10,7 +10,7 @@ use std::time::Instant;
 use wharf::unstable::pool::{Core, Environment, Grant, Lease};
 use wharf::{Condition, PoolEvent, PoolOptions};
 
-/// Reports that a connection needs a drain, and panics when it is asked again.
+/// Reports that a connection needs a drain, and panics at the next question.
 #[derive(Default)]
 struct Judge {
     events: Mutex<Vec<String>>,

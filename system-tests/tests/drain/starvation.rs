@@ -1,5 +1,5 @@
 //! A drain costs nothing: a pool that drains always serves at least as many commands as a pool that closes at once, and
-//! just as soon. Tested in virtual time, so that the counts are exact, and against servers.
+//! just as soon. The tests use virtual time, so that the counts are exact, and also real servers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::AGES;
 
-/// What happens to a connection whose command has timed out.
+/// The fate of a connection whose command has timed out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum After {
     /// The connection is closed.
@@ -26,7 +26,7 @@ enum After {
 /// Drains with the default `drain_timeout` and a server that never answers.
 const IN_VAIN: After = After::Drain { most: Duration::from_secs(3), reply: None };
 
-/// Connections to a server that is silent when the test says so.
+/// Connections to a server that falls silent when the test says so.
 struct Simulated {
     after: After,
     opened: Arc<AtomicU32>,
@@ -66,7 +66,7 @@ impl Establish for Simulated {
 struct Counted {
     total: u32,
     checked_out: u32,
-    /// The highest values of both counts.
+    /// The maximum values of both counts.
     peak: (u32, u32),
 }
 
@@ -165,7 +165,7 @@ async fn waiting_check_outs_get_the_capacity_of_undrained_connections() {
         let mut pings = tokio::task::JoinSet::new();
         for number in 0..20 {
             let scene = scene.clone();
-            // All start at once. Each has enough time for all unanswered commands before it.
+            // All commands start at once. Each command has enough time for all unanswered commands before it.
             pings.spawn(async move { scene.ping(Duration::from_millis(10 * (number / 2 + 1)), number >= 2).await });
         }
         let good = pings.join_all().await.into_iter().filter(|good| *good).count();
@@ -180,7 +180,7 @@ async fn drain_with_spare_capacity_saves_the_connection() {
     let scene = Scene::new(After::Drain { most: Duration::from_secs(3), reply }, 2);
     for _ in 0..50 {
         assert!(!scene.ping(Duration::from_millis(60), false).await);
-        // The other connection serves while the first is being drained.
+        // The other connection serves commands while the first is being drained.
         assert!(scene.ping(Duration::from_millis(60), true).await);
         tokio::time::sleep(Duration::from_millis(30)).await;
         scene.assert_counted(2);

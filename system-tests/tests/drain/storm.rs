@@ -71,7 +71,7 @@ async fn storm(tasks: u64, spares: bool) -> Stormed {
         }
     };
     tokio::time::timeout(AGES, full).await.unwrap();
-    // Some commands take longer than most of their callers wait.
+    // Some commands take longer than most of their callers are willing to wait.
     let data = doc! {
         "failCommands": ["find"], "appName": "storm", "blockConnection": true, "blockTimeMS": 5,
     };
@@ -88,7 +88,7 @@ async fn storm(tasks: u64, spares: bool) -> Stormed {
                 let large = rawdoc! { "ping": "x".repeat(300_000) };
                 let mut cut_short = 0_u64;
                 for _ in 0..EACH {
-                    // All the other tasks may also be about to take a connection.
+                    // All other tasks may also be about to take a connection.
                     while spares && u64::from(pool.status().available) < tasks {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }

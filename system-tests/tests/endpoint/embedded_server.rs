@@ -1,4 +1,4 @@
-//! The embedded server itself, as far as the other tests do not show that it works.
+//! The embedded server itself, where the other tests do not show that it works.
 
 use super::*;
 

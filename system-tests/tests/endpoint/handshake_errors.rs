@@ -7,13 +7,13 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::*;
 
-/// The error of a check-out, and what the failure sink was told about the pool.
+/// The error of a check-out, and the message about the pool to the failure sink.
 struct Failed {
     error: CheckOutError,
     clears_pool: bool,
 }
 
-/// Checks out from a server that gives this answer to commands of that name.
+/// Checks out from a server that gives this answer to commands with that name.
 async fn check_out(command: &'static str, answer: Answer) -> Failed {
     let script = move || -> Script {
         let answer = answer.clone();
@@ -67,7 +67,7 @@ async fn network_errors_of_the_handshake_are_retryable() {
 #[tokio::test]
 async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_code() {
     let cases = [
-        // A wrong credential, and an error that no specification names.
+        // A wrong credential, and an error that is not in any specification.
         (18, false, true),
         (8000, false, true),
         // The server is shutting down.
@@ -79,7 +79,7 @@ async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_cod
         (13436, true, false),
         (10107, true, false),
         (13435, true, false),
-        // An error so old that no specification retries it.
+        // An old error that no specification retries.
         (10058, false, false),
         // The server lost its connection to another server.
         (6, true, true),

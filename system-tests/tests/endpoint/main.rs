@@ -61,7 +61,7 @@ fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
     error.cause().downcast_ref().unwrap_or_else(|| panic!("unexpected cause: {:?}", error.cause()))
 }
 
-/// Returns what breaks the wire protocol, if that is why a command failed.
+/// Returns the violation of the wire protocol, if a command failed because of one.
 fn wire_error(failure: &CommandError) -> Option<&WireError> {
     match failure {
         CommandError::Wire { source, .. } => source.downcast_ref(),

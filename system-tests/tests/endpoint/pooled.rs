@@ -29,7 +29,7 @@ async fn why_closed(mut reason: watch::Receiver<Option<ConnectionClosedReason>>)
     tokio::time::timeout(AGES, reason.wait_for(Option::is_some)).await.unwrap().unwrap().unwrap()
 }
 
-/// Keeps the server from answering pings for longer than any test takes.
+/// Stops the server from answering pings for longer than any test takes.
 async fn block_ping(server: &EmbeddedServer) {
     let data = doc! { "failCommands": ["ping"], "blockConnection": true, "blockTimeMS": 600_000 };
     set_fail_point(server, "alwaysOn", data).await;
@@ -91,7 +91,7 @@ async fn holder_of_a_command_is_the_line_that_runs_it() {
     assert_eq!(lines, [here, here + 1, here + 2]);
 }
 
-/// Returns a clear with a cause that an interrupted command must not carry.
+/// Returns a clear whose cause must not become the cause of an interrupted command.
 fn interruption() -> Clear {
     let cause = std::sync::Arc::new(io::Error::other("the monitor timed out"));
     Clear::new().interrupt_in_use_connections(true).because(cause)

@@ -57,7 +57,7 @@ async fn reply_is_bounded_even_if_the_server_announces_a_higher_limit() {
         assert_eq!(connection.hello().max_message_size, i32::MAX as u32);
         connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err()
     };
-    // A client that trusted the announced limit would wait for the rest.
+    // A client that trusted the server's limit would wait for the rest.
     let both = async { tokio::join!(using, serving) };
     let (failure, _stream) = tokio::time::timeout(AGES, both).await.unwrap();
     let Some(&WireError::Length { value, most, .. }) = wire_error(&failure) else {
@@ -196,7 +196,8 @@ async fn second_reply_is_refused() {
     assert!(matches!(error, WireError::Unasked { .. }), "{error}");
 }
 
-/// Returns line breaks, escape sequences and changes of direction, at a third of the length that a handshake may have.
+/// Returns line breaks, escape sequences and changes of direction. Their length is a third of the maximum of a
+/// handshake.
 fn hostile_text() -> String {
     "all is well\r\n[ERROR] \u{1b}[2J\u{202e}".repeat(9_000)
 }
@@ -281,7 +282,7 @@ async fn command_is_not_sent_on_a_connection_with_unasked_bytes() {
     let mut connection = connection.unwrap();
     stream.write_all(b"unasked").await.unwrap();
     let ping = rawdoc! { "ping": 1 };
-    // The runtime notices them after a while. Until then nothing is sent, because the replies are never polled.
+    // The runtime notices the bytes after a while. Until then nothing is sent, because the replies are never polled.
     let failure = loop {
         match connection.exhaust(Command::new("admin", &ping)) {
             Ok(replies) => drop(replies),
@@ -345,7 +346,7 @@ async fn silent_peer_is_reported_without_a_guess() {
     }
 }
 
-/// A mongod that requires TLS does this.
+/// A mongod that requires TLS behaves in this way.
 #[tokio::test]
 async fn server_that_closes_instead_of_answering_hello_may_require_tls() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

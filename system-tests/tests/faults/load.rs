@@ -17,9 +17,9 @@ const TASKS: usize = 64;
 /// The database of the load. Its collection `inserted` holds a document for each insert, and `counters` holds one for
 /// each task.
 const DATABASE: &str = "faults";
-/// The database of the load that a new client runs beside it.
+/// The database of the new client's load.
 const DATABASE_BESIDE: &str = "beside";
-/// How long an operation may still take once the load is told to stop: less than the time limit of server selection.
+/// How long an operation may still take after the load was told to stop: less than the time limit of server selection.
 const LAST_OPERATION: Duration = Duration::from_secs(15);
 /// How long the pools may take to return to their counts.
 const SETTLING: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const USUAL: Duration = Duration::from_secs(2);
 /// How often the load checks whether the rate is back.
 const RATE_STEP: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
-/// The error code of a second insert with the same `_id`.
+/// The error code for a second insert with the same `_id`.
 const DUPLICATE_KEY: i32 = 11000;
 
 /// The kind of an operation.
@@ -69,7 +69,8 @@ struct Record {
 struct Counts {
     /// The largest number of connections of each server's pool.
     max: BTreeMap<Arc<str>, u32>,
-    /// The connections to the server that the tasks use, without stale ones; `None` if that server does not exist.
+    /// The connections to the server that the tasks use, without stale connections. `None` if that server does not
+    /// exist.
     total: Option<u32>,
 }
 
@@ -95,7 +96,7 @@ pub enum Regained {
     /// There was a second with at least 90 % of the usual rate.
     Usual(Duration),
     /// The servers or the machine had become slower, but in one second the load reached at least 90 % of the rate of a
-    /// new client beside it.
+    /// new client that ran at the same time.
     LikeNew(Duration),
 }
 
@@ -146,13 +147,14 @@ impl Load {
         (self.successes() - before) / begun.elapsed().as_secs_f64()
     }
 
-    /// Waits until the throughput has recovered. Returns `None` if it is not within `limit`.
+    /// Waits until the throughput has recovered. Returns `None` if it does not recover within `limit`.
     ///
     /// A replica set may be slower for every client after an election: another member is the primary, and the
     /// secondaries may read from different members than before. So in the second half of the time, a new client runs
-    /// the same load beside the old one. It is then also enough if the old client reaches at least 90 % of the new
-    /// client's rate in the same second, and both together at least half of the usual rate, which is about a quarter
-    /// for the old one. The comparison takes at least two seconds, however long the new client takes to start.
+    /// the same load as the old client, at the same time. The throughput then also counts as recovered if, in the same
+    /// second, the old client reaches at least 90 % of the new client's rate, and both together reach at least half of
+    /// the usual rate. The old client's share of this is about a quarter. The comparison takes at least two seconds,
+    /// however long the new client takes to start.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
         if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {
@@ -238,7 +240,7 @@ fn id(task: usize) -> i64 {
     i64::try_from(task).unwrap()
 }
 
-/// Inserts, increments and reads in turn.
+/// Inserts, increments and reads by turns.
 async fn run(
     client: Client,
     database: &'static str,
@@ -339,7 +341,7 @@ impl Outcome {
         self.operations().map(|done| done.ended - done.begun).max().unwrap()
     }
 
-    /// Checks on the server that each acknowledged write exists, and that no write was executed twice.
+    /// Checks in the database that each acknowledged write exists, and that no write was executed twice.
     pub async fn check_writes(&self) {
         let mut inserted = HashSet::new();
         for document in self.documents("inserted").await {

@@ -1,4 +1,5 @@
-//! A client that is cut off from the primary of a replica set, whose members still reach each other: no operation fails.
+//! A client that is cut off from the primary of a replica set while the members still reach each other: no operation
+//! fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use super::load::Load;
 use super::replica_set::{check, client, is_new_primary, primary, throughput};
 use super::{blocking, turn, within};
 
-/// The reads that continue while there is no primary.
+/// The reads that can continue without a primary.
 const READS: usize = 100;
 
 /// How the client is cut off.
@@ -76,7 +77,7 @@ async fn partition_from_the_primary_fails_no_operation() {
         let outcome = load.stop().await;
         outcome.print("partition of the client from the primary", &further);
         check(&outcome).await;
-        // Operations wait for the primary, but no longer than they must.
+        // Operations wait for the primary, but no longer than necessary.
         let stall = outcome.longest_stall();
         assert!(stall > longest / 2, "the client was cut off for {longest:?}: {outcome}");
         assert!(stall < longest + Duration::from_secs(5), "the client was cut off for {longest:?}: {outcome}");
@@ -91,7 +92,7 @@ fn is_lost(event: &TopologyEvent) -> bool {
         if new.server_type() == ServerType::Unknown && previous.server_type() == ServerType::RsPrimary)
 }
 
-/// Reads where that is possible.
+/// Reads, if a server for reads is available.
 async fn read(client: &Client) {
     let preference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
     let command = rawdoc! { "find": "counters" };

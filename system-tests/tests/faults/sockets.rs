@@ -82,7 +82,7 @@ async fn sockets_are_as_many_as_promised() {
         kept.connect().await.unwrap();
         reaches(&set, "kept", [5; 3]).await;
 
-        // Idle sockets are closed at once, and those in use when they come back.
+        // Idle sockets are closed at once, and sockets in use are closed when they come back.
         let held = kept.check_out(&ReadPreference::new(ReadPreferenceMode::Primary)).await.unwrap();
         assert!(!kept.shutdown(Duration::ZERO).await, "a connection is in use");
         reaches(&set, "kept", each(primary, 1, 0)).await;
@@ -139,7 +139,7 @@ async fn hold_all(client: &Client, preference: &ReadPreference) -> Vec<Connectio
     held
 }
 
-/// Checks that another check-out from a pool whose connections are all held waits until one comes back.
+/// Checks that, if all connections of a pool are held, another check-out waits until a connection comes back.
 async fn one_more_waits(client: &Client, preference: &ReadPreference, held: &mut Vec<Connection<Endpoint>>) {
     let is_there = || client.status().servers.iter().any(|server| server.pool.is_some_and(|pool| pool.waiting == 1));
     let waiter = async {
@@ -170,7 +170,7 @@ async fn idle_sockets_are_closed_without_traffic() {
         let mut opened = (0, 0);
         client.warm_up_with(5, |open, wanted| opened = (open, wanted)).await.unwrap();
         assert_eq!(opened, (15, 15));
-        // The monitors' two connections stay.
+        // The two connections of each monitor stay open.
         reaches(&set, "idle", [2; 3]).await;
         assert!(client.shutdown(Duration::from_secs(5)).await);
         reaches(&set, "idle", [0; 3]).await;

@@ -1,4 +1,4 @@
-//! Faults of a standalone server. Its writes cannot be repeated, so those in flight fail; reads do not.
+//! Faults of a standalone server. Writes to it cannot be repeated, so writes in flight fail. Reads do not fail.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::events::Events;
 use super::load::{Kind, Load, Outcome};
 use super::{blocking, turn, within};
 
-/// Returns the options of a client with fewer connections than the load has tasks. Writes are acknowledged when a kill
-/// cannot undo them.
+/// Returns the options of a client with fewer connections than the load has tasks. Writes are acknowledged only when a
+/// kill cannot undo them.
 fn options(address: std::net::SocketAddr) -> Options {
     Options::parse(&format!("mongodb://{address}/?journal=true&maxPoolSize=32")).unwrap()
 }

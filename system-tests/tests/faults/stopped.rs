@@ -15,7 +15,7 @@ use super::{blocking, turn, within};
 
 /// Tells the child which replica set to use.
 const SET: &str = "WHARF_TEST_STOPPED_CLIENT_SET";
-/// How long the client is stopped. A check of a server takes at most 20 s, a server selection at most 30 s.
+/// How long the client process is stopped. A check of a server takes at most 20 s, a server selection at most 30 s.
 const STOPPED: Duration = Duration::from_secs(30);
 /// The child's message that its load is running.
 const RUNS: &str = "the load runs";

@@ -5,7 +5,7 @@ use wharf::{Budget, Pool};
 
 use super::{Mock, Wrong, in_child};
 
-/// The parent's connections do not count in the child's budget, which the child's pools share.
+/// In the child, the budget does not count the parent's connections. The child's pools share the budget.
 pub fn budget_of_a_child_counts_the_childs_connections() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let budget = Budget::new(1).unwrap();

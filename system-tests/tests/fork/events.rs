@@ -8,7 +8,7 @@ use wharf::{CheckOutError, Pool, PoolEvent, PoolOptions};
 
 use super::{Mock, Wrong, in_child, is_pending, settle};
 
-/// What a subscriber that only counts events knows.
+/// The knowledge of a subscriber that only counts events.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     total: i64,
@@ -59,8 +59,8 @@ fn recorder() -> (Arc<Mutex<Vec<PoolEvent>>>, impl Fn(&PoolEvent) + Send + Sync 
     (events, subscriber)
 }
 
-/// The specification requires a forked pool to clear itself. To a subscriber it is the same pool, whose connections are
-/// closed in the child.
+/// The specification requires a forked pool to clear itself. To a subscriber it is the same pool, and its connections
+/// are closed in the child.
 pub fn counts_from_events_add_up_in_the_child() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mock = Mock::default();
@@ -75,8 +75,8 @@ pub fn counts_from_events_add_up_in_the_child() {
         drop(other);
         (pool, Some(held))
     });
-    // One connection in use, one available, one being established, and two waiting check-outs, one of which is opening its
-    // own.
+    // One connection in use, one available, one being established, and two waiting check-outs. One of these is opening
+    // a connection.
     let again = runtime.block_on(pool.check_out()).unwrap();
     mock.0.opens_nothing.store(true, Ordering::SeqCst);
     let mut waits = [(); 2].map(|()| Some(Box::pin(pool.check_out())));

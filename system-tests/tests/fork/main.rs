@@ -1,8 +1,8 @@
 //! A pool in a forked child.
 //!
-//! The parent uses its pool on several threads without pause, so that a fork interrupts them anywhere: locks are held
-//! by threads that the child does not have, and connections are in transit between owners. The child must start over
-//! without touching any of that, and the parent must not notice.
+//! The parent uses its pool on several threads without pause, so that a fork interrupts them anywhere: threads that do
+//! not exist in the child hold locks, and connections are in transit between owners. The child must start over without
+//! these locks and connections, and the parent must not notice.
 
 #![cfg(all(unix, not(loom)))]
 
@@ -124,7 +124,7 @@ fn forked_child_starts_over_and_the_parent_continues() {
     nearby::child_of_a_thread_with_a_note_gets_no_connection_of_the_parent();
     nearby::child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool();
     events::child_reports_the_end_of_every_connection_of_a_large_pool();
-    // With few tasks some connections are always available, and with many there is always a queue.
+    // With few tasks, some connections are always available. With many tasks, there is always a queue.
     for (tasks, forks) in [(0, 1), (4, FORKS / 2), (20, FORKS / 2)] {
         let mut parent = Parent::new(tasks);
         for number in 0..forks {
@@ -143,7 +143,8 @@ fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     let parent = Parent::new(0);
     let counters = parent.mock.0.clone();
     parent.pool.clear(Clear::new()).unwrap();
-    // The thread of the background task may deliver the event after `clear` has returned, and below after `close` has.
+    // The thread of the background task may deliver the event after `clear` has returned, and below after `close` has
+    // returned.
     parent.wait_until(|| read(&counters.cleared) == 1);
     let cleared = read(&counters.cleared);
     let state = || (parent.pool.status().phase, parent.pool.status().generation);
@@ -168,7 +169,7 @@ fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     });
 }
 
-/// The child uses its pool before it has a runtime. Once it has one, the pool is still populated.
+/// The child uses its pool before it has a runtime. Once it has a runtime, the pool is still populated.
 fn child_without_a_runtime_gets_its_background_task_later() {
     let parent = Parent::with_options(0, PoolOptions::default().max_pool_size(SIZE).min_pool_size(3));
     in_child("no runtime at first", || {
@@ -219,7 +220,7 @@ fn inherited_drain_stays_the_parents() {
         let pool = Pool::builder("mock:27017", mock.clone()).build().unwrap();
         pool.ready();
         pool.check_out().await.unwrap().needs_drain = true;
-        // Until the task waits for the drain.
+        // Runs until the task waits for the drain.
         while pool.status().pending > 0 {
             tokio::task::yield_now().await;
         }
@@ -299,7 +300,7 @@ fn inherited_background_task_leaves_the_parents_pool_alone() {
     assert_eq!((read(&counters.abandoned), read(&counters.violated)), (0, 0));
 }
 
-/// Neither the establishment for a check-out nor the one towards `minPoolSize` continues in the child.
+/// In the child, neither the establishment for a check-out nor the establishment for `minPoolSize` continues.
 fn inherited_establishment_does_not_continue_in_the_child() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mock = Mock::default();
@@ -394,7 +395,7 @@ impl Parent {
             })
             .build()
             .unwrap();
-        // A subscriber may use the pool, even at the child's first event.
+        // A subscriber may use the pool even at the child's first event.
         pool.subscribe({
             let (pool, counters) = (pool.clone(), mock.clone());
             move |event: &PoolEvent| {
@@ -545,7 +546,7 @@ fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32
         let first = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         let second = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         ensure(first.is_ours() && second.is_ours(), Wrong::AParentsConnection)?;
-        // The ids continue the parent's: to a subscriber it is the same pool after a clear.
+        // The ids continue the parent's ids: to a subscriber it is the same pool after a clear.
         ensure((first.id(), first.generation()) == (u64::from(SIZE) + 1, 1), Wrong::AParentsConnection)?;
         drop((first, second));
         drop(pool.check_out().await.map_err(|_| Wrong::NotServed)?);

@@ -55,7 +55,8 @@ pub fn child_of_a_thread_with_a_note_gets_no_connection_of_the_parent() {
     assert_eq!((pool.status().in_use, pool.status().available), (1, 1));
 }
 
-/// The result of `fork` in the subscriber: one before it forks, and minus one before it may.
+/// The result of `fork` in the subscriber. It is one before the subscriber forks, and minus one until the subscriber
+/// may fork.
 static FORKED: AtomicI32 = AtomicI32::new(-1);
 const MAY_FORK: i32 = 1;
 
@@ -67,7 +68,8 @@ fn forks(event: &PoolEvent) {
     }
 }
 
-/// A subscriber forks in the middle of a check-out, after the check-out looked for a fork. The child continues it.
+/// A subscriber forks in the middle of a check-out, after the check-out has looked for a fork. The child continues this
+/// check-out.
 #[allow(unsafe_code)]
 pub fn child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool() {
     let (runtime, pool, held, mock) = pool(Some(forks));

@@ -107,7 +107,7 @@ async fn abort_deletes_only_the_first_chunk_if_its_insert_has_failed() {
         let command = commands.iter().find(|command| name(command) == key).unwrap();
         command.get_array(list).unwrap()[0].as_document().unwrap().clone()
     };
-    // Other chunks may be another file's.
+    // Other chunks may belong to another file.
     let filter = doc! { "_id": of_chunks("insert", "documents").get("_id").unwrap(), "files_id": 5 };
     assert_eq!(of_chunks("delete", "deletes").get_document("q").unwrap(), &filter);
 }
@@ -123,7 +123,7 @@ async fn abort_after_a_failed_shutdown_deletes_the_last_chunk() {
     upload.write_all(b"0").await.unwrap();
     assert!(upload.shutdown().await.is_err());
     upload.abort().await.unwrap();
-    // The document is the other file's.
+    // The document belongs to the other file.
     assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks", "insert fs.files", "delete fs.chunks"]);
 }
 

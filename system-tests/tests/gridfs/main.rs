@@ -46,7 +46,7 @@ async fn upload(bucket: &GridFsBucket, filename: &str, content: &[u8]) -> bson::
     upload.finish().await.unwrap()
 }
 
-/// Asserts what is wrong with a file.
+/// Asserts that this is wrong with a file.
 #[track_caller]
 fn assert_problem(error: &ClientError, expected: GridFsProblem) {
     match error {
@@ -87,7 +87,7 @@ fn answer(command: &Document) -> Answer {
     })
 }
 
-/// Returns the commands that have arrived, each with the collection that it is for.
+/// Returns the commands that have arrived, each with its collection.
 fn arrived(server: &ScriptedServer) -> Vec<String> {
     let mut commands = server.commands();
     commands.retain(|command| !matches!(name(command).as_str(), "hello" | "isMaster" | "ismaster" | "endSessions"));

@@ -81,7 +81,7 @@ async fn empty_file_is_read_without_a_query_for_chunks() {
     assert_eq!(arrived(&server), ["find fs.files"]);
 }
 
-/// Fails inserts of chunks.
+/// Refuses inserts of chunks.
 fn full(command: &Document) -> Answer {
     match command.get_str("insert") {
         Ok("fs.chunks") => Answer::Reply(doc! { "ok": 0, "code": 14031, "errmsg": "the disk is full" }),
@@ -99,12 +99,12 @@ async fn upload_that_has_failed_keeps_its_error_and_cleans_nothing_up() {
     }
     let error = upload.finish().await.unwrap_err();
     assert_eq!(error.code(), Some(14031));
-    // Another command comes after all that the drop would have begun.
+    // Another command comes after all commands that the drop would have caused.
     client.run_command("db", &bson::rawdoc! { "ping": 1 }).await.unwrap();
     assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks", "ping "]);
 }
 
-/// Takes a second for inserts of chunks.
+/// Delays inserts of chunks by a second.
 fn slow(command: &Document) -> Answer {
     match command.get_str("insert") {
         Ok("fs.chunks") => Answer::After(Duration::from_secs(1), Box::new(answer(command))),

@@ -30,7 +30,7 @@ use transaction::transfer;
 
 #[test]
 fn guide_contains_the_code_that_is_tested_here() {
-    /// The code that a chapter contains, in its order.
+    /// The code in a chapter, in its order.
     macro_rules! chapters {
         ($($chapter:ident: $($file:ident)*;)*) => {[$((
             stringify!($chapter),
@@ -275,7 +275,7 @@ async fn disturbed_transfer_is_retried_and_moves_money_once() {
     let mut bank = Bank::open().await;
     let transient = doc! { "errorCode": 251, "errorLabels": ["TransientTransactionError"] };
     let unwritable = doc! { "errorCode": 11_602, "errorLabels": ["RetryableWriteError"] };
-    // The server commits, and then reports this.
+    // The server commits, and then reports this error.
     let timed_out = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
     let mut moved = 0;
     for (command, how) in [
@@ -302,7 +302,7 @@ async fn transfer_with_an_unknown_outcome_says_so() {
     // Each case has its own accounts: after refusing a commit, the server keeps the accounts locked for a minute.
     for (from, to, how, is_known) in [
         ("a", "b", doc! { "errorCode": 50 }, false),
-        // The server committed, and says so.
+        // The server has committed, and says so.
         ("c", "d", doc! { "writeConcernError": { "code": 100, "errmsg": "not enough servers" } }, true),
         ("e", "f", doc! { "errorCode": 13 }, true),
     ] {

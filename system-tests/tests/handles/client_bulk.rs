@@ -11,7 +11,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{Order, arrived, scripted, scripted_as};
 
-/// The reply to a `bulkWrite` with these outcomes, whose cursor has ended.
+/// The reply to a `bulkWrite` with these outcomes. Its cursor has ended.
 fn reply(counts: Document, outcomes: Vec<Document>) -> Document {
     let mut reply = doc! {
         "ok": 1, "nErrors": 0, "nInserted": 0, "nUpserted": 0, "nMatched": 0, "nModified": 0, "nDeleted": 0,
@@ -21,7 +21,7 @@ fn reply(counts: Document, outcomes: Vec<Document>) -> Document {
     reply
 }
 
-/// The same, with a cursor that has more.
+/// The same reply, with a cursor that has more outcomes.
 fn open(counts: Document, outcomes: Vec<Document>) -> Document {
     let mut reply = reply(counts, outcomes);
     reply.get_document_mut("cursor").unwrap().insert("id", 7_i64);
@@ -33,7 +33,7 @@ fn refused(index: i32) -> Document {
     doc! { "ok": 0, "idx": index, "code": 11_000, "errmsg": "E11000 duplicate key", "n": 0 }
 }
 
-/// Starts a server that takes two writes in a command, and answers commands of the same name in turn.
+/// Starts a server that accepts two writes in a command, and answers commands of the same name one after another.
 async fn start(
     parameters: &str,
     answers: impl Fn(&str, usize) -> Document + Clone + Send + 'static,
@@ -245,7 +245,7 @@ async fn error_of_a_get_more_keeps_what_was_learnt_and_closes_the_cursor() {
     assert!(arrived(&server).iter().filter(|command| name(command) == "bulkWrite").count() == 1);
 }
 
-/// The outcome that tells of the error is in the batch that cannot be fetched.
+/// The outcome with the error is in the batch that cannot be fetched.
 #[tokio::test(start_paused = true)]
 async fn writes_before_an_error_that_was_not_fetched_are_in_the_partial_result() {
     let answers = |command: &str, _| match command {
@@ -373,7 +373,7 @@ async fn write_without_acknowledgement_says_so() {
     let (server, client) = start("w=0", |_, _| doc! { "ok": 1 }).await;
     let written = client.bulk_write(inserts(&client, 2)).ordered(false).await.unwrap();
     assert_eq!((written.acknowledged, written.inserted_count), (false, 0));
-    // Nothing waited for it to arrive.
+    // Nothing waited for this command to arrive.
     while arrived(&server).is_empty() {
         tokio::task::yield_now().await;
     }

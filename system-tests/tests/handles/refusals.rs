@@ -1,4 +1,4 @@
-//! Calls that are refused before anything is sent, and what errors say about documents.
+//! Calls that are refused before anything is sent, and errors about documents.
 
 use bson::{Document, doc};
 use wharf::client::WriteModel;
@@ -9,7 +9,7 @@ use super::{Order, scripted};
 
 #[tokio::test]
 async fn value_that_cannot_be_sent_is_named_with_its_argument() {
-    // No server exists to send anything to.
+    // There is no server to which anything could be sent.
     let orders = Client::from_uri("mongodb://127.0.0.1:1").unwrap().database("shop").collection::<Document>("orders");
     let set = doc! { "$set": { "paid": true } };
     let refusals: [(ClientError, &str); 21] = [
@@ -83,7 +83,7 @@ async fn value_that_cannot_be_sent_is_named_with_its_argument() {
 
 #[tokio::test(start_paused = true)]
 async fn error_has_the_ids_that_the_client_gave_if_the_outcome_is_unknown() {
-    // The server may have executed any of them.
+    // The server may have executed any of these writes.
     let (server, client) = scripted("retryWrites=false", |_, _| Answer::Close).await;
     let notes = client.database("shop").collection::<Document>("notes");
     let one = notes.insert_one(doc! { "text": "a" }).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Runs a program under callgrind and determines what each round of it executes.
+//! Runs a program under callgrind and determines the cost of each round.
 
 use std::collections::{BTreeMap, HashMap};
 use std::env;
@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Tells the test binary that it is the program to measure, and how many rounds to run.
+/// Tells the test binary that it is the measured program, and how many rounds to run.
 const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
 
 /// Rounds of the shorter run. Two runs of the harness itself differ by a few hundred instructions, for example in the
@@ -24,7 +24,7 @@ pub struct Cost {
     pub instructions: f64,
     /// The program's locked instructions, by address.
     pub locked: Vec<Locked>,
-    /// The program's functions and their instructions. Anything that not every round executes is left out.
+    /// The program's functions and their instructions. Instructions that not every round executes are left out.
     pub inside: BTreeMap<String, u64>,
     /// Functions of other objects (libc, the system) and their instructions.
     pub outside: BTreeMap<String, u64>,
@@ -97,7 +97,7 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
             continue;
         }
         if place.object == own {
-            // This also checks that callgrind and objdump mean the same thing by an address.
+            // This also checks that callgrind and objdump use the same addresses.
             let instruction = code.0.get(&place.address);
             let Instruction { function, text } =
                 instruction.unwrap_or_else(|| panic!("no instruction at {:#x} of {own}", place.address));
@@ -113,15 +113,15 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     Cost { instructions, locked, inside, outside }
 }
 
-/// Makes callgrind forget what was executed so far. This is for programs whose set-up differs from run to run: a pool's
+/// Makes callgrind forget all instructions so far. This is for programs whose set-up differs from run to run: a pool's
 /// clock is calibrated against the system's.
 #[inline(never)]
 pub fn begin_counting() {
     black_box(());
 }
 
-/// Returns how often each round executes what the two runs execute `few` and `many` times, rounded to the nearest
-/// integer.
+/// Returns how often each round executes an instruction that the two runs execute `few` and `many` times, rounded to
+/// the nearest integer.
 fn each_round(few: u64, many: u64) -> u64 {
     let rounds = MANY - FEW;
     (many.saturating_sub(few) + rounds / 2) / rounds
@@ -170,7 +170,8 @@ impl Profile {
     }
 
     /// Parses the format of `--dump-instr=yes`: lines of `address line count`, which follow lines that name the object
-    /// and the function. The line after a `calls=` counts what the callee executed, which is already counted there.
+    /// and the function. The line after a `calls=` counts the callee's instructions, which are already counted in the
+    /// callee.
     fn parse(text: &str) -> Self {
         let mut profile = Self::default();
         let (mut object, mut function) = ("", "");

@@ -1,7 +1,7 @@
-//! What the client adds to a command of its pool: server selection, the session, and the rest of an operation.
+//! The cost that the client adds to a command of its pool: server selection, the session, and the rest of an operation.
 //!
-//! The session's share is the difference between a server with sessions and a server without. The selection's share is the
-//! difference between a check-out through the client and one from the pool.
+//! The session's share is the difference between a server with sessions and a server without. The selection's share is
+//! the difference between a check-out through the client and a check-out from the pool.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use wharf::{Client, Endpoint, Options, Pool, ReadPreference};
 
 use crate::callgrind::{Cost, begin_counting, cost_of_a_round};
 
-/// The functions of the library, and those that it uses for selection.
+/// The functions of the library, and the functions that it uses for selection.
 const OWN: [&str; 5] = ["wharf::", "bson::", "arc_swap::", "client::rounds", "poll_fn::PollFn"];
 
 /// Measures rounds of a program on a server with or without sessions, prints their cost, and asserts at most `most`
@@ -40,7 +40,8 @@ fn measure<F: Future<Output = ()> + 'static>(
             }
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // Boxed as a trait object: otherwise its instructions would be attributed to the function that polls it.
+        // The future is boxed as a trait object: otherwise its instructions would be attributed to the function that
+        // polls it.
         let program: Pin<Box<dyn Future<Output = ()>>> = Box::pin(program(address, rounds));
         runtime.block_on(program);
     });
@@ -170,7 +171,7 @@ fn answer(mut stream: TcpStream, has_sessions: bool) {
         reply
     });
     let mut request = [0; 4096];
-    // Each request arrives on its own and complete. Decoding it would be counted.
+    // Each request arrives alone and complete. The cost of decoding it would be counted.
     while let Ok(header::LENGTH..) = stream.read(&mut request) {
         let reply = if request[26..].starts_with(b"ping") { &mut done } else { &mut hello };
         reply[8..12].copy_from_slice(&request[4..8]);

@@ -28,7 +28,8 @@ fn whole_command() {
         let address = listener.local_addr().unwrap();
         thread::spawn(move || answer(listener.accept().unwrap().0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // Boxed as a trait object: otherwise its instructions would be attributed to the function that polls it.
+        // The future is boxed as a trait object: otherwise its instructions would be attributed to the function that
+        // polls it.
         let client: Pin<Box<dyn Future<Output = ()>>> = Box::pin(client(address, rounds));
         runtime.block_on(client);
     });
@@ -51,7 +52,7 @@ const STACK: u64 = 4;
 /// The size of a command's future in bytes, which is part of its task's memory. Measured: 136, with rustc 1.95.
 const FUTURE: usize = 152;
 
-/// A command's stack frames have room for what every command does, but not for rare work.
+/// A command's stack frames have room for the work of every command, but not for rare work.
 #[test]
 #[ignore = "of optimised code; CI runs it"]
 fn command_needs_little_stack() {
@@ -69,7 +70,7 @@ fn command_needs_little_stack() {
     runtime.block_on(runtime.spawn(async move { drop(opened.check_out().await.unwrap()) })).unwrap();
 
     let (handle, (at, reports), (go_on, gone_on)) = (runtime.handle().clone(), mpsc::channel(), mpsc::channel());
-    // Boxed as a trait object, so that its frame begins where it is awaited.
+    // The future is boxed as a trait object, so that its frame begins where it is awaited.
     let commands: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
         let ping = rawdoc! { "ping": 1 };
         for _ in 0..10 {
@@ -146,7 +147,7 @@ fn answer(mut stream: TcpStream) {
         Outgoing { request_id: 1, response_to: 0, flags: Flags::NONE, body: &body, database: None, sequences: &[] };
     encode(&message, 48_000_000, &mut reply).unwrap();
     let mut request = [0; 4096];
-    // Each request arrives on its own and complete. Its content does not matter, and decoding it would be counted.
+    // Each request arrives alone and complete. Its content does not matter, and decoding it would be counted.
     while let Ok(header::LENGTH..) = stream.read(&mut request) {
         let (request_id, response_to) = (&request[4..8], &mut reply[8..12]);
         response_to.copy_from_slice(request_id);

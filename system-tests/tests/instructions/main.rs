@@ -30,8 +30,8 @@ mod wire;
 
 use callgrind::{Cost, begin_counting, cost_of_a_round};
 
-/// The number of available connections in the pool. More than one, so that a check-in finds another connection below its
-/// own.
+/// The number of available connections in the pool. There is more than one, so that a check-in finds another connection
+/// below its own.
 const IDLE: usize = 8;
 
 /// Check-out and check-in of the core. Measured: 76, and 64 without metrics, with rustc 1.95 and the profile `bench`.
@@ -43,13 +43,15 @@ const CORE_INSTRUCTIONS_WITHOUT_METRICS: f64 = 68.0;
 const POOL_INSTRUCTIONS: f64 = 114.0;
 const POOL_INSTRUCTIONS_WITHOUT_METRICS: f64 = 90.0;
 
-/// The same, with connections that are checked before a use if they were idle for longer than a second. Measured: 135.
+/// The same operations, with connections that are checked before a use if they were idle for longer than a second.
+/// Measured: 135.
 const POOL_INSTRUCTIONS_WITH_CHECKS: f64 = 142.0;
 
-/// The same, with connections whose lifetime is limited, which takes a reading of the clock. Measured: 446.
+/// The same operations, with connections whose lifetime is limited. This takes a reading of the clock. Measured: 446.
 const POOL_INSTRUCTIONS_WITH_LIFETIMES: f64 = 470.0;
 
-/// The same, with connections that are checked before each use, by a check that does nothing. Measured: 2,681.
+/// The same operations, with connections that are checked before each use, by a check that does nothing. Measured:
+/// 2,681.
 const POOL_INSTRUCTIONS_IF_ALWAYS_CHECKED: f64 = 2_820.0;
 
 #[test]
@@ -97,7 +99,7 @@ fn pair_on_the_pool_without_metrics() {
     assert_hit_path(&cost, POOL_INSTRUCTIONS_WITHOUT_METRICS);
 }
 
-/// The default policy of the check before use costs two readings of a coarse clock, which are loads.
+/// The default policy of the check before use costs two readings of a coarse clock, each of them a load.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_pool_with_checks() {
@@ -166,7 +168,8 @@ fn clone_of_a_pool() {
     assert!(cost.outside.is_empty(), "calls of other code: {cost}");
 }
 
-/// The measurement must see what the other tests rule out: both kinds of locked instructions, the allocator, and the clock.
+/// The measurement must detect everything that the other tests rule out: both kinds of locked instructions, the
+/// allocator, and the clock.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn measurement_sees_what_it_rules_out() {

@@ -65,7 +65,7 @@ fn decoding_a_large_reply() {
     assert_cost(&cost, DECODE_INSTRUCTIONS);
 }
 
-/// zstd's contexts are reused, so its library allocates nothing either. `wire_allocations` cannot see into that
+/// zstd's contexts are reused, so its library allocates nothing, either. `wire_allocations` cannot see into that
 /// library.
 #[test]
 #[cfg(feature = "zstd")]
@@ -93,7 +93,7 @@ fn zstd_allocates_nothing() {
     }
 }
 
-/// Asserts at most `most` instructions, and no calls outside the program except copying.
+/// Asserts at most `most` instructions, and no calls outside the program except copies of memory.
 fn assert_cost(cost: &Cost, most: f64) {
     println!("{cost}");
     assert!(cost.outside.keys().all(|function| function.contains("mem")), "{cost}");

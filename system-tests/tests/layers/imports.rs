@@ -1,4 +1,4 @@
-//! Finds which module of the library uses which, by reading the sources. Tests do not count.
+//! Reads the sources to find out which modules of the library use each other. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,8 +40,8 @@ pub fn uses() -> Uses {
     paths.into_iter().map(|(module, paths)| (module.clone(), used(module, paths))).collect()
 }
 
-/// Returns the groups of modules that use each other, directly or through others of the group. A module's use of the
-/// modules inside it does not count.
+/// Returns the groups of modules that use each other, directly or through other modules of the group. A module's use of
+/// the modules inside it does not count.
 pub fn circles(uses: &Uses) -> BTreeSet<BTreeSet<Module>> {
     let is_inside = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with("::"));
     let reached = |from: &Module| {
@@ -93,11 +93,11 @@ struct Named {
     is_export: bool,
 }
 
-/// Returns the paths that a file names.
+/// Returns the paths that a file contains.
 fn paths(code: &str) -> Vec<Named> {
     let mut paths = Vec::new();
     for statement in code.split(';') {
-        // An import is the last part of its statement; attributes and blocks may stand before it.
+        // An import is the last part of its statement. Attributes and blocks may precede it.
         let Some((before, tree)) = statement.rsplit_once("use ") else { continue };
         let line = before.rsplit('\n').next().unwrap();
         let is_export = line.trim().starts_with("pub");
@@ -145,7 +145,7 @@ fn expand(before: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Returns the module that contains what a path names inside `module`, or `None` if that is in another crate.
+/// Returns the module that contains the item of a path inside `module`, or `None` if the item is in another crate.
 fn resolve(module: &Module, path: &[String], codes: &BTreeMap<Module, String>, exports: &Exports) -> Option<Module> {
     let outer = |module: &str| module.rsplit_once("::").map_or(String::new(), |(outer, _)| outer.to_owned());
     let join = |outer: &str, name: &str| if outer.is_empty() { name.to_owned() } else { format!("{outer}::{name}") };

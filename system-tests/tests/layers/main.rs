@@ -23,7 +23,7 @@ const FLOORS: &[&[&str]] = &[
     &["pool::core", "pool::metrics"],
     &["pool::runtime"],
     &["pool"],
-    // Beside the wings: what presents a pool to people and programs.
+    // Outside the wings: the modules that present a pool to people and programs.
     &["telemetry"],
     // The wing `endpoint`.
     &["endpoint::options"],
@@ -38,11 +38,11 @@ const FLOORS: &[&[&str]] = &[
     &["client"],
     &["client::single"],
     &["client::blocking"],
-    // What the documentation tells, without code.
+    // Documentation without code.
     &["guide"],
 ];
 
-/// Where modules use each other: the module that contains them, their maximum number, and the reason.
+/// The places where modules use each other: the module that contains them, their maximum number, and the reason.
 const CIRCLES: &[(&str, usize, &str)] = &[
     ("pool", 21, "The core is one type, and each file has the steps of one concern. The metrics contain its status."),
     ("pool::core::waitlist", 3, "A segment has cells, a cell knows its segment's size, and so does the lane's word."),
@@ -107,7 +107,7 @@ fn modules_that_use_each_other_are_listed_with_the_reason() {
     assert_eq!(gone, [""; 0], "listed, but no modules there use each other");
 }
 
-/// Returns the innermost module that contains all these.
+/// Returns the innermost module that contains all these modules.
 fn common(modules: &BTreeSet<String>) -> String {
     let parts = |module: &String| module.split("::").map(str::to_owned).collect::<Vec<_>>();
     let all: Vec<_> = modules.iter().map(parts).collect();

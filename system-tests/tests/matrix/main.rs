@@ -1,8 +1,8 @@
 //! Every real component in a pool, on its own and in combination with the others.
 //!
-//! This is the plan of all tests that run against real components, in any file. It says, for each component, what must
-//! work, and what must be reported when it does not. Tests of this file are named by their module, others by file and
-//! module, without `spec-tests/`.
+//! This is the plan of all tests that run against real components, in any file. For each component, it lists the
+//! behaviour that must work, and the errors when the component fails. Tests of this file are named by their module, and
+//! other tests by file and module, without `spec-tests/`.
 //!
 //! | what | component | test |
 //! | --- | --- | --- |
@@ -103,7 +103,7 @@ const CLIENT: &str = "CN=client,O=wharf";
 
 /// A mongod that requires authentication, with TLS and a Unix domain socket.
 struct Secured {
-    // Before the files: fields are dropped in this order, and the server needs its files until it ends.
+    // This field is before the files: fields are dropped in this order, and the server needs its files until it ends.
     mongod: Mongod,
     certificates: Certificates,
     folder: Folder,
@@ -205,8 +205,8 @@ async fn run(pool: &Pool<Endpoint>, database: &str, command: Document) -> Result
     tokio::time::timeout(AGES, pool.run_command(database, &command)).await.expect("the command hangs")
 }
 
-/// Uses a pool with these options like an application: several connections at a time, commands on each, and again after
-/// check-in. Returns the user that the server authenticated them as.
+/// Uses a pool with these options like an application: it holds several connections at a time, runs commands on each,
+/// and does so again after check-in. Returns the user that the server authenticated them as.
 async fn use_pool(options: Options) -> Option<String> {
     const AT_A_TIME: u32 = 3;
     let counts = EventCounts::new();
@@ -266,8 +266,8 @@ async fn refused(options: Options) -> (EstablishError, bool) {
     (error, clears)
 }
 
-/// Like [`refused`], and asserts the stage and the labels. All errors without the labels of overload clear the pool: a
-/// failing name or proxy says nothing about the server, but it is not known to be overload either.
+/// Like [`refused`], and asserts the stage and the labels. All errors without the labels of overload clear the pool:
+/// the failure of a name or a proxy says nothing about the server, but it is not known to be overload, either.
 async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> EstablishError {
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
@@ -277,8 +277,8 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Estab
     error
 }
 
-/// Returns whether the network failed at a stage at which overload cannot be the reason. Nothing was sent, so a retry
-/// is safe and may succeed.
+/// Returns whether the network failed at a stage where overload cannot be the reason. Nothing was sent, so a retry is
+/// safe and may succeed.
 fn is_of_network(error: &EstablishError) -> bool {
     match error.stage() {
         // SOCKS5 Support: each failure at the proxy counts as a network failure.
@@ -295,12 +295,12 @@ fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
     error.cause().downcast_ref().unwrap_or_else(|| panic!("unexpected cause: {error:?}"))
 }
 
-/// Returns why an authentication failed.
+/// Returns the reason why an authentication failed.
 fn reason(failure: &AuthenticationError) -> &AuthenticationCause {
     failure.source().and_then(|source| source.downcast_ref()).unwrap_or_else(|| panic!("no cause: {failure:?}"))
 }
 
-/// The plan at the top names existing tests.
+/// All tests that the plan names exist.
 #[test]
 fn table_names_existing_tests() {
     let rows = include_str!("main.rs").lines().filter(|line| line.starts_with("//! |"));

@@ -1,4 +1,4 @@
-//! What works through a pool, and what a pool and a server refuse.
+//! The operations that work through a pool, and the ones that a pool or a server refuses.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error};
@@ -54,7 +54,7 @@ async fn required_client_certificate_also_authenticates() {
         assert_refused(secured.options().tls(tls).credential(certified()), Stage::Hello, OVERLOADED).await;
     }
     assert_refused(secured.as_user().tls(secured.trust()), Stage::Hello, OVERLOADED).await;
-    // A server's certificate passes as a client's, but its subject is not a user.
+    // A server's certificate is accepted as a client's, but its subject is not a user.
     let unknown = secured.options().tls(with(Pem::Server)).credential(certified());
     let error = assert_refused(unknown, Stage::Authenticate, Labels::NONE).await;
     let failed: &AuthenticationError = cause(&error);

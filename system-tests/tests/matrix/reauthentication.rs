@@ -34,7 +34,7 @@ async fn command_is_retried_once_after_reauthentication() {
         for left in [1, 0] {
             let outcome = run(&pool, "admin", doc! { "ping": 1 }).await;
             if left == 0 {
-                // The third refusal is this command's first.
+                // The third refusal is the first refusal of this command.
                 outcome.unwrap();
                 break;
             }
@@ -106,8 +106,8 @@ async fn reauthentication_reports_how_it_ended() {
     let refusal = |code: i32, labels: &[&str]| {
         Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "no", "errorLabels": labels.to_vec() })
     };
-    // Whether the failure is a network error, is a timeout, clears the pool, marks the server unknown, and is
-    // retryable.
+    // `expected` says whether the failure is a network error, is a timeout, clears the pool, marks the server unknown,
+    // and is retryable.
     for (second, expected) in [
         (Answer::Close, [true, false, true, true, false]),
         (Answer::Cut(doc! { "ok": 1 }, 20), [true, false, true, true, false]),

@@ -1,4 +1,4 @@
-//! Components that fall silent before a server is reached, and mechanisms of one message.
+//! Components that fall silent before a server is reached, and mechanisms that need only one message.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +19,7 @@ fn name_not_resolved_in_time_says_nothing_about_the_server() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (release, released) = std::sync::mpsc::channel::<()>();
     runtime.block_on(async {
-        // The operating system's resolver blocks, so it gets a separate thread. The only such thread is busy.
+        // The operating system's resolver blocks, so it gets a separate thread. The only thread for it is busy.
         let busy = tokio::task::spawn_blocking(move || released.recv());
         let options = Options::new(["nonexistent.invalid"]).unwrap().connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Resolve, Labels::NONE).await;
@@ -83,8 +83,8 @@ async fn proxy_that_closes_at_any_byte_says_nothing_about_the_server() {
     assert_refused(options, Stage::Tls, OVERLOADED).await;
 }
 
-/// Starts a server without speculative authentication. `last` turns the reply to the one message of authentication into
-/// the answer.
+/// Starts a server without speculative authentication. `last` turns the reply to the only message of authentication
+/// into the answer.
 async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let script = move || -> Script {
         let last = last.clone();
@@ -101,7 +101,8 @@ async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static)
     ScriptedServer::start(script).await.unwrap()
 }
 
-/// Returns a credential for each mechanism of one message. One of them is the connection's certificate, so all use TLS.
+/// Returns a credential for each mechanism that needs only one message. One credential is the connection's certificate,
+/// so all use TLS.
 fn of_one_message() -> [Credential; 2] {
     [certified(), Credential::new("app", "secret").mechanism(Mechanism::Plain)]
 }

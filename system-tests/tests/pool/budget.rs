@@ -74,7 +74,7 @@ async fn pool_above_its_fair_share_gives_the_next_connection_before_its_own_wait
     for waiter in [&mut first, &mut second, &mut third] {
         assert!(poll_once(waiter.as_mut()).await.is_none());
     }
-    // The pools are to have two connections each.
+    // Each pool should have two connections.
     held.pop();
     let _first = first.await.unwrap();
     held.pop();
@@ -234,7 +234,7 @@ impl Establish for Counted {
     }
 }
 
-/// Three pools under one budget, and how many check-outs each has served.
+/// Three pools under one budget, and the number of check-outs that each has served.
 struct Saturated {
     budget: Budget,
     establish: Counted,
@@ -279,7 +279,7 @@ impl Saturated {
         ([0, 1, 2].map(|number| after[number] - before[number]), self.establish.opened.load(Ordering::SeqCst) - opened)
     }
 
-    /// Ends the users, and asserts that the budget was never exceeded and gets all back.
+    /// Ends the tasks, and asserts that the budget was never exceeded and gets all connections back.
     async fn end(mut self) {
         self.users.shutdown().await;
         for pool in &self.pools {
@@ -298,7 +298,7 @@ async fn saturated_pools_share_the_budget_fairly_and_stop_closing_connections() 
     load.use_pool(0, 60);
     let (served, _) = load.run().await;
     assert!(served[0] >= 11_000, "{served:?}: the only user of the budget does not get all of it");
-    // Two others come late, to a budget that is used up.
+    // Two more pools come late, when the budget is used up.
     load.use_pool(1, 20);
     load.use_pool(2, 20);
     load.run().await;

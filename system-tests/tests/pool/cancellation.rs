@@ -1,9 +1,9 @@
 //! Cancelled check-outs: a check-out is dropped at every point where that is possible.
 //!
-//! A scenario is a check-out and a list of steps that other parties take. The two alternate: the check-out is polled,
-//! then a step runs, until the check-out completes. Each scenario runs once for every turn and drops the check-out
-//! after that turn: before the first poll, queued, granted but not polled since, during an establishment, delivered but
-//! not polled since. Nothing may be lost at any of these turns.
+//! A scenario is a check-out and a list of steps that other parties take. Polls and steps alternate: the check-out is
+//! polled, then a step runs, until the check-out completes. Each scenario runs once for every turn and drops the
+//! check-out after that turn: before the first poll, queued, granted but not polled since, during an establishment,
+//! delivered but not polled since. Nothing may be lost at any of these turns.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -42,7 +42,7 @@ enum Kind {
     Plain,
     /// With `waitQueueTimeoutMS`.
     Timed,
-    /// With a deadline from the caller.
+    /// With the caller's deadline.
     Until,
 }
 
@@ -114,7 +114,7 @@ async fn enumerate(
             turn += 1;
             if turn % 2 == 1 {
                 let woken = waker.0.load(Ordering::SeqCst) > 0;
-                // A new waker for each poll: only the latest one may be woken.
+                // Each poll gets a new waker: only the latest waker may be woken.
                 waker = Arc::new(Wakes::default());
                 let polled = check_out.as_mut().unwrap().as_mut();
                 if let Poll::Ready(done) = polled.poll(&mut Context::from_waker(&Waker::from(waker.clone()))) {
@@ -225,7 +225,7 @@ async fn while_being_refused() {
     }
 }
 
-/// The same turns with a second check-out in the queue: it gets whatever the dropped one does not take.
+/// The same turns with a second check-out in the queue: it gets everything that the dropped check-out does not take.
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_a_cancelled_one_is_served() {
     for spoil in [false, true] {
@@ -241,8 +241,8 @@ async fn waiter_behind_a_cancelled_one_is_served() {
             drop(held.take());
             assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "the first waiter is served first");
             if polls_after_grant == 1 {
-                // By now the first check-out has the connection or is opening one. Either goes to the second one if the
-                // first one is dropped.
+                // By now the first check-out has the connection or is opening a connection. If the first check-out is
+                // dropped, this connection goes to the second one.
                 let _ = first.as_mut().poll(&mut context);
             }
             drop(first);
@@ -254,7 +254,7 @@ async fn waiter_behind_a_cancelled_one_is_served() {
     }
 }
 
-/// Many concurrent check-outs on several threads, cancelled at any point.
+/// Many concurrent check-outs on several threads are cancelled at any point.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn storm_of_cancellations_loses_nothing() {
     const TASKS: usize = 16;
@@ -291,7 +291,7 @@ async fn storm_of_cancellations_loses_nothing() {
     for task in tasks {
         tokio::time::timeout(Duration::from_secs(60), task).await.expect("a task hangs").unwrap();
     }
-    // Establishments may outlive their cancelled check-outs. The connections that they open become available.
+    // Establishments may outlive their cancelled check-outs. Their connections become available.
     let deadline = Instant::now() + Duration::from_secs(10);
     while pool.status().pending > 0 && Instant::now() < deadline {
         tokio::task::yield_now().await;

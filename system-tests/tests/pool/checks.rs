@@ -17,7 +17,7 @@ use super::mock::{Log, poll_once, settle};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What goes wrong in the checks of a server.
+/// A fault in a server's checks.
 #[derive(Debug, Clone, Copy)]
 enum Mood {
     Silent = 1,
@@ -173,7 +173,7 @@ async fn connection_is_checked_when_it_was_idle_for_longer_than_the_policy_says(
         for (idle_for, checks) in [3 * SECOND / 2, 5 * SECOND].into_iter().zip(expected) {
             advance(idle_for).await;
             let connection = pool.check_out().await.unwrap();
-            // The time in use does not count.
+            // The time in use does not count as idle time.
             advance(5 * SECOND).await;
             drop(connection);
             assert_eq!(server.checks(), checks, "{policy:?} {idle_for:?}");
@@ -312,9 +312,9 @@ async fn connection_is_checked_by_the_shared_clock_too() {
         yield_now().await;
     }
     assert!(uses > 1);
-    // The connection is in steady use, unless the machine stopped for a while.
+    // The connection is in steady use, unless the machine pauses for a while.
     let checks = server.checks();
-    // The clock does not depend on the runtime, which does not run meanwhile.
+    // The clock does not depend on the runtime, which is not running meanwhile.
     std::thread::sleep(SECOND / 2);
     drop(pool.check_out().await.unwrap());
     assert_eq!(server.checks(), 1, "after {uses} uses with {checks} checks");

@@ -10,7 +10,7 @@ use wharf::{Condition, Establish, EstablishError, Establishing, Pool, PoolOption
 
 use super::mock::{poll_once, settle};
 
-/// Says goodbye to each connection that it closes, and waits for that.
+/// Says goodbye on each connection that it closes, and waits until the goodbye is sent.
 #[derive(Clone)]
 struct Polite(Arc<Shared>);
 

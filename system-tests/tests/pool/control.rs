@@ -1,4 +1,4 @@
-//! What the owner of a pool does while it is in use: tries, discards, detaches, retains.
+//! Control of a pool in use: trying a check-out, discarding, detaching and retaining connections.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;

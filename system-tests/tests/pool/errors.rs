@@ -13,7 +13,7 @@ use wharf::{
 
 use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
 
-/// A result of two words fits in registers.
+/// A result of two words fits into registers.
 #[test]
 fn result_of_a_check_out_has_two_words() {
     assert_eq!(size_of::<Result<Connection<Mock>, CheckOutError>>(), 2 * size_of::<usize>());
@@ -292,7 +292,7 @@ async fn finished_operation_leaves_no_waker_behind() {
     let task = Arc::new(IdleTask);
     let waker = Waker::from(task.clone());
     let mut context = Context::from_waker(&waker);
-    // Not counting `task` and `waker`.
+    // `task` and `waker` are not counted.
     let left = || Arc::strong_count(&task) - 2;
 
     let mut cancelled = Box::pin(connection.interruptible(async |_| std::future::pending::<()>().await));

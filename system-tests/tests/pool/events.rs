@@ -1,4 +1,4 @@
-//! What a subscriber can cost the pool's callers, and what it cannot. Everything is counted in events, not in time.
+//! The cost of a subscriber to the pool's callers, and its bounds. The tests count events instead of measuring time.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -91,7 +91,8 @@ async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
         }
     });
     assert_eq!(delivered.load(Ordering::SeqCst), THREADS * EACH * EVENTS, "some events were not delivered");
-    // A deliverer whose turn is over is relieved by the next caller, or else delivers what is left.
+    // When a deliverer's turn is over, the next caller takes over. If no caller comes, the deliverer delivers the
+    // remaining events.
     let bound = TURN + ROOM + THREADS * EVENTS;
     let most_delivered = most_delivered.into_inner();
     assert!(most_delivered <= bound, "one call delivered {most_delivered} events, more than {bound}");
@@ -214,7 +215,7 @@ async fn check_in_event_says_how_long_the_connection_was_used() {
     let most = began.elapsed();
     let durations = durations.lock().unwrap();
     assert_eq!(durations[0], Duration::ZERO, "no subscriber listened at the check-out");
-    // The two clocks may differ a little.
+    // The two clocks may differ slightly.
     let apart = Duration::from_micros(100);
     assert!(least <= durations[1] + apart && durations[1] <= most + apart, "{least:?} {:?} {most:?}", durations[1]);
 }
@@ -298,6 +299,6 @@ async fn subscribers_that_use_each_others_pools_do_not_deadlock() {
 }
 
 thread_local! {
-    /// Whether this thread is in a check-out that a subscriber started.
+    /// Whether this thread is inside a check-out that a subscriber started.
     static NESTED: Cell<u64> = const { Cell::new(0) };
 }

@@ -79,7 +79,7 @@ async fn every_way_to_check_out_notes_its_caller() {
     let mock = Mock::new([]);
     let pool = accounting(PoolOptions::default().max_pool_size(1), &mock);
     let far = tokio::time::Instant::now() + 100 * SECOND;
-    // Opened, then found at once.
+    // The connection was opened, then found at once.
     for _ in 0..2 {
         let here = line!() + 1;
         let held = pool.check_out().await.unwrap();
@@ -139,7 +139,7 @@ async fn record_of_an_earlier_switch_counts_for_nothing() {
     let held = pool.check_out().await.unwrap();
     pool.account_for_holders(false);
     assert_eq!(pool.holders(), []);
-    // Its check-in is not recorded.
+    // The check-in is not recorded.
     drop(held);
     pool.account_for_holders(true);
     assert_eq!(pool.holders(), [], "an available connection is listed");
@@ -369,7 +369,8 @@ async fn threshold_that_is_set_in_use_applies_to_connections_in_use() {
     assert_eq!(reports.take(), [""; 0]);
 }
 
-/// For the accounting, a connection that is granted to a check-out counts as in use before the check-out takes it.
+/// For the accounting, a connection that is granted to a check-out already counts as in use before the check-out takes
+/// it.
 #[tokio::test(start_paused = true)]
 async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reported_as_ended() {
     for gives_up in [false, true] {
@@ -390,7 +391,7 @@ async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reporte
         assert_eq!(reports.take(), ["back 1 11s unknown"], "gives up: {gives_up}");
         assert_eq!(pool.holders().len(), usize::from(!gives_up));
         let Some(held) = held else { continue };
-        // The recorded use is a different one.
+        // This use is not the recorded one.
         tokio::time::sleep(11 * SECOND).await;
         drop(held);
         settle().await;

@@ -1,5 +1,5 @@
-//! Interleavings of the core and its callers, step by step. The environment and the wakers run code where another thread
-//! could run.
+//! Interleavings of the core and its callers, step by step. The environment and the wakers run code at the points where
+//! another thread could run.
 
 use std::future::Future;
 use std::pin::pin;
@@ -269,7 +269,7 @@ fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
     assert!(permit("PoolCleared") < permit("ConnectionClosed"), "{events:?}");
 }
 
-/// Panics where a connection's fuse says so.
+/// Panics at the point that a connection's fuse names.
 struct Panicking;
 
 #[derive(Default, Debug)]

@@ -1,4 +1,4 @@
-//! Building and closing a pool, its handles and guards, and misbehaving establishers.
+//! The construction and closing of a pool, its handles and guards, and misbehaving establishers.
 
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ async fn idle_pool_sets_a_timer_only_if_time_alone_can_bring_work() {
         let before = metrics.worker_park_count(0);
         tokio::time::sleep(HOUR).await;
         let parks = metrics.worker_park_count(0) - before;
-        // An hour has 360 of the default intervals. The test's own sleep parks the worker a few times.
+        // An hour contains 360 default intervals. The test's own sleep parks the worker a few times.
         assert!(if wakes { parks >= 360 } else { parks <= 10 }, "{parks} with {:?}", pool.options());
         assert_eq!(counts(&pool), (1, 0, 1, 0, 0));
     }

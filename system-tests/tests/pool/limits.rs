@@ -1,4 +1,4 @@
-//! Which time limit ends a check-out, and when.
+//! The time limits of check-outs.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ async fn collect(check_outs: Vec<JoinHandle<Result<(), CheckOutError>>>) -> Vec<
     outcomes
 }
 
-/// For example, at a server's connection limit.
+/// This happens, for example, at a server's connection limit.
 #[tokio::test(start_paused = true)]
 async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     let mock = Mock::new([Attempt::Fails; 1_000]);
@@ -145,7 +145,7 @@ async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     assert_eq!(failed.count(), log.count("ConnectionCreated"), "each attempt fails its own check-out");
     mock.forget_instructions();
     let _in_use = pool.check_out_until(Instant::now() + 2_000 * MS).await.unwrap();
-    // A single failure still causes no pause.
+    // A single failure does not yet cause a pause.
     mock.instruct([Attempt::Fails]);
     let begun = Instant::now();
     pool.check_out().await.unwrap_err();
@@ -153,7 +153,7 @@ async fn openings_that_fail_one_after_another_back_off_until_one_succeeds() {
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
-/// For example, a refused login, which clears its service.
+/// For example, a server refuses logins, and each refusal clears the service.
 #[tokio::test(start_paused = true)]
 async fn openings_that_clear_their_service_one_after_another_back_off() {
     let mock = Mock::new([Attempt::Fails; 1_000]);

@@ -96,8 +96,8 @@ async fn check_outs_count_the_same_on_every_path() {
     }
 }
 
-/// An opener that takes a returned connection counts as having waited. Its own connection then serves a check-out that did
-/// not open it.
+/// An opener that takes a returned connection counts as having waited. The connection that it was opening then serves
+/// another check-out.
 #[tokio::test(start_paused = true)]
 async fn opener_that_takes_another_connection_has_waited() {
     let mock = Mock::new([]);
@@ -238,7 +238,7 @@ async fn establishments_and_closes_count_by_stage_and_by_reason() {
     assert_eq!(connections.closed, closed);
     assert_eq!(connections.establish_time.count(), 0);
 
-    // Interrupted during its establishment.
+    // This connection is interrupted during its establishment.
     let opens = tokio::spawn({
         let pool = pool.clone();
         async move { drop(pool.check_out().await.unwrap_err()) }
@@ -325,7 +325,7 @@ async fn snapshot_has_the_pools_numbers() {
     drop(connection);
 }
 
-/// Between two snapshots no counter decreases, and in each no more has ended than has begun.
+/// Between two snapshots no counter decreases. In each snapshot, no more operations have ended than have begun.
 #[test]
 fn snapshots_under_load_are_consistent_and_never_decrease() {
     const TASKS: usize = 8;
@@ -376,7 +376,7 @@ fn snapshots_under_load_are_consistent_and_never_decrease() {
     assert!(seen[..7].iter().all(|number| *number > 0), "{seen:?}");
 }
 
-/// Returns all numbers that must not decrease, starting with the numbers that the load must have changed.
+/// Returns all numbers that must not decrease. The numbers that the load must have changed come first.
 fn numbers(metrics: &PoolMetrics) -> Vec<u64> {
     let PoolMetrics { check_outs, connections, .. } = metrics;
     let mut numbers = vec![

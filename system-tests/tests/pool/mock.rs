@@ -1,4 +1,4 @@
-//! Connections without a server: each test decides how they are opened, and they are counted.
+//! Connections without a server: each test decides how they are opened, and the mock counts them.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -57,7 +57,7 @@ impl Mock {
         self.attempts.lock().unwrap().clear();
     }
 
-    /// Returns the number of connections in memory. The pool's own count does not enter into it.
+    /// Returns the number of connections in memory. It does not depend on the pool's own count.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::SeqCst)
     }
@@ -84,7 +84,7 @@ impl Establish for Mock {
     type Connection = MockConnection;
 
     async fn establish(&self, connecting: Establishing) -> Result<MockConnection, EstablishError> {
-        // Counted from the start of the attempt, because a socket would exist from then on.
+        // The connection counts from the start of the attempt, because a socket would exist from then on.
         self.live.fetch_add(1, Ordering::SeqCst);
         let connection = MockConnection { broken: false, live: self.live.clone() };
         if connecting.is_load_balanced() {
@@ -140,7 +140,7 @@ impl Log {
     }
 }
 
-/// Returns a ready pool, and its events from then on.
+/// Returns a ready pool, and all its later events.
 pub fn pool(options: PoolOptions, mock: &Mock) -> (Pool<Mock>, Log) {
     let log = Log::default();
     let pool = builder(mock).options(options).subscriber(log.subscriber()).build().unwrap();
@@ -153,7 +153,7 @@ pub fn builder(mock: &Mock) -> PoolBuilder<Mock> {
     Pool::builder("mock:27017", mock.clone())
 }
 
-/// Polls a future once. Returns its output if that completes it.
+/// Polls a future once. Returns its output if the poll completes it.
 pub async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),

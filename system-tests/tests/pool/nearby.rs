@@ -10,7 +10,7 @@ use wharf_testbed::dice::Dice;
 
 use super::mock::{Mock, builder, counts};
 
-/// Returns a pool with one connection, which is available.
+/// Returns a pool with one available connection.
 async fn filled() -> Pool<Mock> {
     let pool = builder(&Mock::new([])).options(PoolOptions::default().max_pool_size(1)).build().unwrap();
     pool.ready();
@@ -28,7 +28,7 @@ async fn connections_of_several_pools_come_back_to_their_own() {
             held.push(pool.check_out().await.unwrap());
             assert_eq!(counts(pool), (1, 0, 0, 1, 0), "a connection that is in use");
         }
-        // Each connection comes back first, second and last, after a check-out of each pool.
+        // After a check-out from each pool, each connection comes back first, second and last.
         held.rotate_left(round as usize % 3);
         drop(held);
         for pool in &pools {
@@ -80,7 +80,7 @@ async fn pool_is_not_mistaken_for_one_that_was_there_before() {
     }
 }
 
-/// Uses another pool when it is asked for a connection's condition.
+/// Uses another pool when the pool asks for a connection's condition.
 #[derive(Clone, Default)]
 struct UsesAnother(Arc<OnceLock<Pool<Mock>>>);
 
@@ -100,8 +100,8 @@ impl Establish for UsesAnother {
     }
 }
 
-/// In the middle of a check-in, the thread notes the other pool, which it uses again right after. In the round `ahead`,
-/// the shards of both then have the same head.
+/// In the middle of a check-in, the thread notes the other pool, and uses that pool again right afterwards. In the
+/// round `ahead`, the shards of both pools then have the same head.
 #[tokio::test]
 async fn check_in_during_which_another_pool_is_used_reaches_its_own() {
     for ahead in 1..6 {

@@ -1,4 +1,4 @@
-//! A check-out that opens a connection takes a different one if that comes back sooner.
+//! A check-out that opens a connection takes a different connection if that connection comes back sooner.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +32,8 @@ async fn got(check_out: &mut JoinHandle<CheckedOut>) -> Option<Connection<Mock>>
     poll_once(Pin::new(check_out)).await.map(|done| done.unwrap().unwrap())
 }
 
-/// Checks out one connection, then starts a check-out that opens another with the given attempt. Returns both.
+/// Checks out one connection, then starts a check-out that opens another connection with the given attempt. Returns
+/// both.
 async fn one_out_and_one_opens(
     pool: &Pool<Mock>,
     mock: &Mock,
@@ -89,7 +90,7 @@ async fn granted_permit_passes_on_when_a_connection_is_available() {
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (2, (1, 0, 1, 0, 0)));
 }
 
-/// The permit of the check-out that is served goes to the next one in the queue.
+/// The permit of the check-out that is served goes to the next check-out in the queue.
 #[tokio::test(start_paused = true)]
 async fn connections_returned_by_ready_tasks_save_opening_new_ones() {
     let mock = Mock::new([]);
@@ -114,7 +115,7 @@ async fn check_out_about_to_open_is_refused_after_a_clear() {
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (0, (0, 0, 0, 0, 0)));
 }
 
-/// For example, in a `select!` whose other branch also needs a connection.
+/// This happens, for example, in a `select!` whose other branch also needs a connection.
 #[tokio::test(start_paused = true)]
 async fn check_out_that_is_not_polled_does_not_block_openings() {
     let mock = Mock::new([]);
@@ -184,8 +185,8 @@ fn check_out_continues_on_its_own_runtime_when_its_opening_is_cancelled() {
     }
 }
 
-/// The specification's test of `minPoolSize` and `maxConnecting` requires it: the pool creates no more connections than
-/// needed.
+/// The specification's test of `minPoolSize` and `maxConnecting` requires this: the pool creates no more connections
+/// than needed.
 #[tokio::test(start_paused = true)]
 async fn new_connection_goes_to_a_waiter_that_would_open_another() {
     let mock = Mock::new([Attempt::Held, Attempt::Held]);
@@ -307,7 +308,7 @@ async fn returned_connection_wins_over_a_later_failure() {
     assert_eq!((log.count("ConnectionCheckOutFailed"), counts(&pool)), (0, (1, 0, 0, 1, 0)));
 }
 
-/// Without a background task, each check-out closes a few stale connections, but not all of them.
+/// Without a background task, each check-out closes a few stale connections, but not all.
 #[tokio::test(start_paused = true)]
 async fn check_out_closes_a_few_stale_connections_while_one_opens() {
     let mock = Mock::new([]);
@@ -326,8 +327,8 @@ async fn check_out_closes_a_few_stale_connections_while_one_opens() {
     assert_eq!((log.count("ConnectionClosed"), pool.status().stale, newcomer.id()), (8, 2, 12));
 }
 
-/// Under `maxConnecting`, closing stale connections does not grant the check-out a permit. It closes them all and then
-/// waits, without looping.
+/// Under `maxConnecting`, closing stale connections does not grant the check-out a permit. The check-out closes all
+/// stale connections and then waits, without looping.
 #[tokio::test(start_paused = true)]
 async fn check_out_at_max_connecting_waits_once_nothing_is_stale() {
     let mock = Mock::new([]);
@@ -350,7 +351,8 @@ async fn check_out_at_max_connecting_waits_once_nothing_is_stale() {
     assert_eq!(got(&mut waits).await.expect("the waiter did not open a connection of its own").id(), 12);
 }
 
-/// Populating leaves permits to the check-outs that wait for one. An opener does not wait for one.
+/// When the pool populates itself, it leaves permits to the check-outs that wait for a permit. An opener does not wait
+/// for a permit.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_leaves_behind_an_opener_does_not_block_populating() {
     let mock = Mock::new([]);
@@ -402,8 +404,7 @@ type Counts = (u32, u32, u32, u32, u32);
 
 type InProgress = Pin<Box<dyn Future<Output = CheckedOut> + Send>>;
 
-/// Polls a check-out within the call that wakes it, as another thread might, and keeps the pool's counts at its
-/// completion.
+/// Polls a check-out within the call that wakes it, as another thread might. Keeps the pool's counts at the completion.
 struct PolledAtOnce {
     pool: Pool<Mock>,
     check_out: Mutex<Option<InProgress>>,

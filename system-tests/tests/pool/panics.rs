@@ -1,4 +1,4 @@
-//! A panic in code outside the pool fails that code's own call and costs the pool no capacity.
+//! If code outside the pool panics, the call into that code fails, and the pool loses no capacity.
 
 use std::future::{Future, pending};
 use std::mem::ManuallyDrop;
@@ -16,7 +16,7 @@ use wharf::{
 
 use super::mock::settle;
 
-/// Panics once at each point where told to.
+/// Panics once at each point that the test chooses.
 #[derive(Clone, Default)]
 struct Fragile {
     judge: Arc<AtomicBool>,
@@ -110,7 +110,7 @@ async fn panicking_failure_sink_hides_no_error() {
     ends(pool).await;
 }
 
-/// A task whose waker panics where told to.
+/// A task whose waker panics where the test says so.
 #[derive(Default)]
 struct Task {
     wakes: AtomicUsize,
@@ -331,7 +331,7 @@ impl Drop for Curious {
 
 #[test]
 fn cause_of_a_clear_is_dropped_under_no_lock() {
-    // Leaked if the test fails, because dropping the runtime would wait for the lock too.
+    // The runtime is leaked if the test fails, because dropping it would also wait for the lock.
     let runtime = ManuallyDrop::new(tokio::runtime::Builder::new_current_thread().build().unwrap());
     let pool = {
         let _entered = runtime.enter();

@@ -13,7 +13,7 @@ use super::mock::{Log, settle};
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Opens connections in 30 ms. Each is the version of the credentials that it was opened with.
+/// Opens connections in 30 ms. A connection is the version of the credentials with which it was opened.
 #[derive(Clone, Default)]
 struct Slow(Arc<AtomicU32>);
 
@@ -72,7 +72,7 @@ async fn connection_in_steady_use_is_replaced_when_its_lifetime_is_over() {
     }
 }
 
-/// Watches a pool for a minute. Returns the fewest available and the most existing connections.
+/// Watches a pool for a minute. Returns the minimum of available connections and the maximum of existing connections.
 async fn watch(pool: &Pool<Slow>) -> (u32, u32) {
     let (begun, mut fewest, mut most) = (Instant::now(), u32::MAX, 0);
     while begun.elapsed() < 60 * SECOND {
@@ -119,7 +119,7 @@ async fn full_pool_closes_a_connection_before_it_opens_the_next() {
 #[tokio::test(start_paused = true)]
 async fn jitter_spreads_the_ends_of_connections_that_were_opened_together() {
     let (pool, log, _) = pool(PoolOptions::default().max_connecting(100).max_lifetime(100 * SECOND).jitter_percent(50));
-    // One after another, which takes three seconds.
+    // The connections are replaced one after another, which takes three seconds.
     fill(&pool, 100).await;
     sleep(46 * SECOND).await;
     assert_eq!(log.count("ConnectionClosed"), 0);

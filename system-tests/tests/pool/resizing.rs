@@ -96,7 +96,7 @@ async fn pool_that_shrinks_closes_what_is_idle_at_once_and_the_rest_when_it_come
     assert_eq!(waits.await.unwrap().id(), 2);
     drop(held);
     assert_eq!((counts(&pool), mock.live()), ((2, 0, 2, 0, 0), 2));
-    // The pool is itself again: check-outs are hits.
+    // The pool works as before: check-outs are hits.
     let hits = pool.metrics().check_outs.hits;
     drop(pool.check_out().await.unwrap());
     assert_eq!(pool.metrics().check_outs.hits, hits + 1);
@@ -126,7 +126,8 @@ async fn minimum_that_is_raised_is_populated_and_then_kept() {
     pool.resize(|options| options.min_pool_size(3)).unwrap();
     settle().await;
     assert_eq!(counts(&pool), (3, 0, 3, 0, 0));
-    // An opening that fails is repeated after an interval, although the pool had none when it was built.
+    // A failed attempt to open a connection is repeated after an interval, although the pool had no such interval when
+    // it was built.
     mock.instruct([Attempt::Fails]);
     assert_eq!(pool.retain(|_, usage| usage.connection_id > 1), 1);
     settle().await;
@@ -154,7 +155,7 @@ fn resizes_under_load_lose_nothing_and_leave_no_surplus() {
         resize(&pool, 2);
         ends.store(true, Ordering::Relaxed);
     });
-    // A check-in that was under way at the resize may have left a connection, which a use or maintenance closes.
+    // A check-in that was in progress at the resize may have left a connection. A use or maintenance closes it.
     drop(pool.check_out_blocking(None).unwrap());
     runtime.block_on(async {
         pool.ready();

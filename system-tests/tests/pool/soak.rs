@@ -21,7 +21,7 @@ const TASKS: u64 = 300;
 /// How long the last tasks may take to end. A task that lost its turn in the queue would wait forever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection that notices a second user.
+/// A connection that notices if a second user has it.
 struct Single {
     is_in_use: AtomicBool,
     is_broken: bool,
@@ -61,7 +61,7 @@ impl Establish for Moody {
     }
 }
 
-/// Checks out and in until the end. Returns how many check-outs succeeded.
+/// Checks connections out and in until the end. Returns how many check-outs succeeded.
 async fn work(pool: Pool<Moody>, number: u64, end: Instant) -> u64 {
     let (mut dice, mut served) = (Dice(number << 32), 0);
     while Instant::now() < end {
@@ -122,8 +122,8 @@ fn soak(connections: u32, seconds: f64) -> (u64, PoolMetrics) {
         }
         disturber.await.unwrap();
 
-        // Once the test holds every connection, none is left that was opened for a cancelled check-out and is being
-        // passed on, which would count as in use.
+        // Once the test holds every connection, no connection that was opened for a cancelled check-out is still being
+        // passed on. Such a connection would count as in use.
         let mut held = Vec::new();
         while held.len() < connections as usize {
             match timeout(PATIENCE, pool.check_out()).await.expect("a connection is lost") {
@@ -152,7 +152,7 @@ fn nothing_is_lost_or_given_twice_while_all_goes_on_at_once() {
         let (served, metrics) = soak(connections, seconds / 3.0);
         let check_outs = &metrics.check_outs;
         let counted = check_outs.hits + check_outs.waited.count() + check_outs.opened.count();
-        // A cancelled check-out may already have its connection, which is then counted.
+        // A cancelled check-out may already have its connection, and then it is counted.
         assert!(served > 100 && counted >= served, "{connections}: served {served}, counted {counted}");
         let closed: u64 = metrics.connections.closed.total();
         assert_eq!(closed, metrics.connections.created, "{metrics:?}");

@@ -27,7 +27,7 @@ impl Establish for Reporting {
     }
 }
 
-/// Opens one connection. Returns the time in its event, and the times of those stages.
+/// Opens one connection. Returns the time in its event, and the times of these stages.
 async fn opened<E: Establish>(establish: E) -> (Duration, Arc<ByStage<Option<Duration>>>) {
     let (sender, ready) = mpsc::channel();
     let subscriber = move |event: &PoolEvent| {

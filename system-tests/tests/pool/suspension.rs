@@ -46,7 +46,7 @@ async fn check_outs_of_a_suspended_pool_wait_while_it_is_paused() {
     pool.resume();
     assert_eq!(waits.await.unwrap().id(), 2);
     assert_eq!(log.count("ConnectionCheckOutFailed"), 0);
-    // A pool that is resumed while it is paused refuses as ever.
+    // A pool that is resumed while it is paused still refuses check-outs.
     pool.suspend();
     pool.clear(Clear::new()).unwrap();
     let mut waits = pin!(pool.check_out());

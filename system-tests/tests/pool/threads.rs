@@ -1,4 +1,4 @@
-//! Pools that threads without an executor use, alone and beside runtimes and another executor.
+//! Pools that threads without an executor use, alone and together with runtimes and another executor.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -59,7 +59,7 @@ fn threads_share_a_pool_smaller_than_their_number() {
     assert_eq!((check_outs.succeeded(), check_outs.failed.total()), (2_400, 0));
 }
 
-/// The thread keeps the time itself: no thread drives the pool's runtime.
+/// The thread itself watches the time limit, because no thread drives the pool's runtime.
 #[test]
 fn limit_of_a_thread_holds_without_a_runtime() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -152,7 +152,7 @@ fn thread_moves_a_pool_whose_runtime_has_ended_to_another_one_that_opened_for_it
 }
 
 /// Threads, two runtimes and another executor use one pool. The runtime that opens its connections ends in the middle,
-/// and no check-out fails: the pool moves to the other one, even for those that have no runtime.
+/// and no check-out fails: the pool moves to the other runtime, even for threads without a runtime.
 #[test]
 fn threads_runtimes_and_another_executor_share_a_pool_whose_runtime_ends() {
     const EACH: u32 = 400;

@@ -90,7 +90,7 @@ fn assert_orderly(output: &Output) {
     assert_fits(stdout);
 }
 
-/// Asserts that a terminal of 80 columns shows each line as one, apart from lines that name a file.
+/// Asserts that each line fits a terminal of 80 columns, except lines that name a file.
 fn assert_fits(stdout: &str) {
     for line in stdout.lines().filter(|line| !line.starts_with("Wrote ")) {
         assert!(line.chars().count() <= 80, "{} columns: {line:?}", line.chars().count());
@@ -130,7 +130,7 @@ fn run_ends_with_a_table_that_matches_its_events() {
                     matches!(state.as_deref(), Some("ConnectionReady" | "ConnectionCheckedIn"))
                 }
                 "ConnectionCheckedIn" => state.as_deref() == Some("ConnectionCheckedOut"),
-                // The pool may be closed while it is opening a connection that no caller is waiting for any longer.
+                // The pool may be closed while it is opening a connection for which no caller is waiting any longer.
                 "ConnectionClosed" => {
                     matches!(state.as_deref(), Some("ConnectionCreated" | "ConnectionReady" | "ConnectionCheckedIn"))
                 }
@@ -144,7 +144,7 @@ fn run_ends_with_a_table_that_matches_its_events() {
     assert_eq!(states.keys().copied().collect::<Vec<_>>(), (1..=states.len() as u64).collect::<Vec<_>>());
     assert_eq!(counts["PoolClosed"], 1);
     assert_eq!(counts["ConnectionCreated"], counts["ConnectionClosed"]);
-    // A few sessions are ended at the end.
+    // A few sessions are ended with the client.
     let more = counts["ConnectionCheckedOut"] - number(stdout, "operations");
     assert!(more <= 10, "{more}\n{stdout}");
     assert_eq!(counts["ConnectionCheckedOut"], counts["ConnectionCheckedIn"]);
@@ -220,7 +220,7 @@ fn check_outs_take_no_longer_than_the_operations_that_they_are_a_part_of() {
 
 #[test]
 fn time_limit_of_the_connection_string_holds_for_the_first_command() {
-    // It accepts connections and never answers.
+    // The server accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let uri = format!("mongodb://{}/?timeoutMS=200", silent.local_addr().unwrap());
     let output = quickstart().env("MONGODB_URI", uri).output().unwrap();
@@ -307,7 +307,7 @@ async fn command_line_overrides_options_of_the_connection_string() {
     let arguments = ["--seconds", "1", "--tasks", "20", "--max-pool-size", "9", "--events"];
     command.args(arguments).arg(&file.0).env("MONGODB_URI", uri);
     let output = run(command).await;
-    // If two values contradict each other, the last one does not win.
+    // If two values contradict each other, the last value does not win.
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 
     let uri = format!("mongodb://{}/?{pool}&appName=load&compressors=zlib&nonsense=1", server.address());
@@ -332,7 +332,7 @@ async fn command_line_overrides_options_of_the_connection_string() {
     assert_eq!(hello.get_array("compression").unwrap(), &["zlib".into()]);
 }
 
-/// The load continues while the primary of three is killed, and the table names the new one.
+/// The load continues while the primary of a set of three is killed, and the table names the new primary.
 #[cfg(unix)]
 #[test]
 fn replica_set_is_started_and_its_loss_survived() {
@@ -384,7 +384,7 @@ fn replica_set_is_started_and_its_loss_survived() {
     let in_table = |address: &str| {
         stdout.lines().find(|line| line.trim_start().starts_with(address)).unwrap_or_else(|| panic!("{stdout}"))
     };
-    // Operations were in progress on the primary, and none succeeded before there was a new one.
+    // Operations were in progress on the primary, and no operation succeeded before there was a new primary.
     assert!(number(&stdout, "repeated") > 0, "{stdout}");
     assert!(gap(&stdout) > Duration::from_secs(1), "{stdout}");
     assert!(in_table(&primaries[0]).contains("Unknown") && in_table(&primaries[1]).contains("RSPrimary"), "{stdout}");
@@ -479,7 +479,7 @@ fn ctrl_c_ends_a_run_early_in_the_same_order() {
     }
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
-    // The rest is at most a few lines and fits into the pipe.
+    // The remaining output is at most a few lines and fits into the pipe.
     stderr.read_to_string(&mut line).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_orderly(&output);

@@ -1,7 +1,7 @@
-//! The example monitor: what happens to the pool when its server goes away and comes back.
+//! The example monitor: the states of the pool when its server goes away and comes back.
 //!
-//! In most tests the heartbeat interval is an hour. A pool that waited for the next heartbeat would miss its test's
-//! limit.
+//! In most tests the heartbeat interval is an hour. A pool that waited for the next heartbeat would exceed the time
+//! limit of its test.
 
 use bson::rawdoc;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
@@ -51,7 +51,7 @@ impl Monitored {
         monitored
     }
 
-    /// Waits for the next `PoolReady` or `PoolCleared`, asserts which one it is, and returns its time.
+    /// Waits for the next `PoolReady` or `PoolCleared`, asserts that it is the expected event, and returns its time.
     async fn until(&mut self, event: &str) -> Instant {
         let (name, at) = self.turns.recv().await.expect("the pool is gone");
         assert_eq!(name, event);
@@ -72,7 +72,7 @@ impl Monitored {
 #[tokio::test(start_paused = true)]
 async fn cleared_pool_is_checked_at_once() {
     let mut monitored = Monitored::start().await;
-    // Long enough that no pause since the last check remains.
+    // Long enough that the pause after the last check is over.
     tokio::time::sleep(2 * HALF_A_SECOND).await;
     assert!(monitored.pool.clear(Clear::new()).unwrap());
     let cleared = monitored.until("PoolCleared").await;
@@ -123,7 +123,7 @@ impl Running {
         Self { child, lines }
     }
 
-    /// Returns the lines up to the first one that starts with `start`.
+    /// Returns the lines up to the first line that starts with `start`.
     async fn until(&mut self, start: &str) -> Vec<String> {
         let mut seen = Vec::new();
         tokio::time::timeout(AGES, async {
@@ -177,7 +177,7 @@ async fn pool_is_cleared_when_its_server_fails_and_ready_when_it_is_back() {
 #[tokio::test]
 async fn monitor_does_not_authenticate() {
     let server = EmbeddedServer::start(EmbeddedOptions::default()).await.unwrap();
-    // This server does not let users in, so a monitor that authenticated would never see it answer.
+    // This server refuses all users, so a monitor that authenticated would never get an answer.
     let mut running = Running::start(&format!("mongodb://app:hidden@{}/", server.address()));
     assert_eq!(running.until("PoolReady").await, ["PoolReady"]);
     let refused = running.until("PoolCleared").await;

@@ -19,7 +19,7 @@ const APP_NAME: &str = "single watcher";
 /// Tests take turns: a server has one fail point for commands.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A collection, the client that watches it, and that client's commands.
+/// A collection, the client that watches it, and the client's commands.
 struct Watched {
     set: Arc<ReplicaSet>,
     client: Client,
@@ -88,7 +88,7 @@ fn insert(client: &Client, name: &str, id: i32) {
     inserted.with(|write| write.options(doc! { "writeConcern": { "w": "majority" } })).run().unwrap();
 }
 
-/// Returns the `_id` of the document that an event is about.
+/// Returns the `_id` of the document in an event.
 fn id(event: &RawDocument) -> i32 {
     event.get_document("documentKey").unwrap().get_i32("_id").unwrap()
 }
@@ -175,7 +175,7 @@ fn stream_that_is_dropped_is_closed_before_the_drop_returns() {
     next_id(&mut changes);
     drop(changes);
     assert_eq!(watched.sent("killCursors").len(), 1);
-    // The original that `typed` consumes does not close a second cursor.
+    // `typed` consumes the original stream, so only one cursor is closed.
     drop(watched.watch().typed::<Change>());
     assert_eq!(watched.sent("killCursors").len(), 2);
 }

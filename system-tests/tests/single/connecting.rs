@@ -40,7 +40,7 @@ fn warm_client_behind_a_load_balancer_has_a_connection() {
     let server = mongod::shared().unwrap();
     let balancer = runtime.block_on(Balancer::start(server.address(), 1)).unwrap();
     let client = Client::from_uri(&format!("mongodb://{}/?loadBalanced=true", balancer.address())).unwrap();
-    // A scan would not have opened it.
+    // A scan would not have opened this connection.
     client.warm_up().unwrap();
     assert_eq!(connections(&client), [(1, 1)]);
 }

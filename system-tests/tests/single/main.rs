@@ -1,4 +1,5 @@
-//! The client on a single thread, on real servers. Time-dependent behaviour is tested beside its code, in virtual time.
+//! The client on a single thread, on real servers. Unit tests next to the code cover time-dependent behaviour, in
+//! virtual time.
 #![cfg(not(any(loom, shuttle)))]
 
 mod changes;

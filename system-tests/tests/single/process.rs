@@ -1,6 +1,7 @@
-//! What the client needs from its process: sockets, no threads, and forks.
+//! The client and its process: sockets, threads and forks.
 //!
-//! A forked child has one thread, whatever the other tests are doing. So threads and sockets are counted there.
+//! A forked child has one thread, whatever the other tests are doing. So the tests count threads and sockets in a
+//! child.
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
 
 use std::fs;
@@ -13,7 +14,7 @@ use wharf::{Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 use wharf_testbed::replica_set;
 
-/// A child is ended after this many seconds.
+/// The operating system ends a child after this many seconds.
 const DEADLINE: libc::c_uint = 30;
 
 /// Runs a function in a forked child, and fails if it panics there.
@@ -41,7 +42,7 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the number of TCP sockets. tokio has a local socket itself.
+/// Returns the number of TCP sockets. tokio itself has a local socket.
 fn sockets() -> usize {
     let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
     let inodes: Vec<_> = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(9)).collect();
@@ -128,7 +129,7 @@ fn forked_child_starts_anew_and_the_parent_continues() {
             ping(&client);
             let own = client.cursor(Operation::read("single", &find)).run().unwrap();
             assert_eq!(own.count(), 10);
-            // The parent's cursor cannot be used here, and what happens to it here does not matter to the parent.
+            // The child cannot use the parent's cursor, and the child's copy of it does not affect the parent.
             cursor.next_document().unwrap();
             while matches!(cursor.next(), Some(Ok(_))) {}
             assert!(client.shutdown(Duration::from_secs(5)).unwrap());

@@ -14,7 +14,7 @@ use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 
 use super::builder;
 
-/// The shared server, which lives as long as this value, and its connection string.
+/// The shared server, which runs as long as this value exists, and its connection string.
 fn server() -> (Arc<Mongod>, String) {
     let server = mongod::shared().unwrap();
     let uri = format!("mongodb://{}", server.address());

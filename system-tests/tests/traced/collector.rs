@@ -1,4 +1,4 @@
-//! A subscriber of `tracing` that collects what it is told.
+//! A subscriber of `tracing` that collects spans and messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ struct State {
     /// Span `n` is entry `n - 1`.
     spans: Vec<Span>,
     messages: Vec<Fields>,
-    /// The spans that the test's one thread is in.
+    /// The spans that the test's only thread has entered.
     entered: Vec<u64>,
 }
 
@@ -38,12 +38,12 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Creates a collector of what pools tell.
+    /// Creates a collector of the spans and messages of pools.
     pub fn of_pools(most: Level) -> Self {
         Self { most, reads: |metadata| metadata.target() == "wharf::connection", state: Arc::default() }
     }
 
-    /// Creates a collector of all spans, including the test's own.
+    /// Creates a collector of all spans, including the spans of the test.
     pub fn of_operations(most: Level) -> Self {
         Self { most, reads: |metadata| metadata.is_span(), state: Arc::default() }
     }
@@ -63,7 +63,7 @@ impl Collector {
         spans.iter().map(|span| span.metadata.name()).collect()
     }
 
-    /// Returns the names of the spans, each after two spaces for each span that it is in, and asserts that all have ended.
+    /// Returns the names of the spans, indented by two spaces for each enclosing span. Asserts that all have ended.
     pub fn tree(&self) -> Vec<String> {
         self.names();
         let spans = &self.state().spans;
@@ -75,7 +75,7 @@ impl Collector {
                 depth += 1;
                 parent = spans[id as usize - 1].parent;
             }
-            // Without the establishment that a check-out waits for.
+            // Leaves out the establishment for which a check-out waits.
             if span.metadata.target() != "wharf::connection" || span.metadata.name() == "check_out" {
                 let name = span.fields.get("otel.name").map_or(span.metadata.name(), String::as_str);
                 told.push(format!("{}{name}", "  ".repeat(depth)));

@@ -1,4 +1,4 @@
-//! What `tracing` receives: spans and warnings of pools here, spans of operations in their own file.
+//! The spans and warnings that `tracing` receives from pools. `operations.rs` has the tests for operations.
 #![cfg(not(any(loom, shuttle)))]
 
 mod collector;
@@ -117,7 +117,7 @@ async fn nothing_is_built_for_a_subscriber_of_higher_levels() {
 async fn slow_check_out_is_reported_with_the_pools_numbers() {
     let collector = Collector::of_pools(Level::WARN);
     let _guard = tracing::subscriber::set_default(collector.clone());
-    // The opening of the first connection is slow, so anything slow within a second after it is only counted.
+    // Opening the first connection is slow, so slow check-outs within the next second are only counted.
     let pool = pool_of(1, false, Some(Duration::ZERO));
     let held = pool.check_out().await.unwrap();
     let told = collector.take_messages();

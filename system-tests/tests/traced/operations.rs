@@ -1,5 +1,5 @@
-//! What `tracing` receives about operations: spans of operations, commands and transactions. telemetry-tests/tests/spans
-//! has the tests of what the spans say, with the SDK of OpenTelemetry.
+//! The spans of operations, commands and transactions that `tracing` receives. telemetry-tests/tests/spans tests their
+//! contents with the SDK of OpenTelemetry.
 
 use bson::{Document, doc};
 use tracing::{Level, info_span};

@@ -45,9 +45,10 @@ const AGES: Duration = Duration::from_secs(60);
 /// Both labels of a server that may be overloaded.
 const OVERLOADED: Labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
 
-/// A mongod with TLS, and the certificates that belong to it.
+/// A mongod with TLS, and its certificates.
 struct Secured {
-    // Before the certificates: fields are dropped in this order, and the server needs its files until it ends.
+    // This field is before the certificates: fields are dropped in this order, and the server needs its files until it
+    // ends.
     mongod: Mongod,
     certificates: Certificates,
 }

@@ -53,7 +53,7 @@ async fn login_is_offered_besides_no_authentication() {
     let with_login = proxy(socket_address(&server), login(), None).await;
     connect(options(NAME).proxy(through(&with_login).login("user", "secret"))).await.unwrap();
     assert_eq!(with_login.requests()[0].methods, [0, 2]);
-    // A proxy that does not ask for a login gets none.
+    // The client does not send a login to a proxy that does not ask for it.
     let without = proxy(socket_address(&server), None, None).await;
     connect(options(NAME).proxy(through(&without).login("user", "secret"))).await.unwrap();
 
@@ -80,7 +80,7 @@ async fn proxy_errors_say_nothing_about_the_server() {
         let error = refused(options(NAME).proxy(through(&proxy).login("user", "secret"))).await;
         assert_refused(&error, Stage::Proxy, Labels::NONE);
         cause::<ProxyError>(&error);
-        // The specification treats all of them as network errors.
+        // The specification treats all these failures as network errors.
         assert!(error.is_retryable(), "{fault:?}: {error}");
     }
     assert_eq!(server.counters().connections_opened, 0);

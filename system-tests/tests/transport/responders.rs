@@ -1,5 +1,5 @@
-//! Responders that are asked about certificates without a conclusive stapled response (OCSP Support specification,
-//! "Suggested OCSP Behavior", steps 4, 7 and 10).
+//! The requests to OCSP responders about certificates without a conclusive stapled response (OCSP Support
+//! specification, "Suggested OCSP Behavior", steps 4, 7 and 10).
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -79,7 +79,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Vec<u8>> {
     }
 }
 
-/// A server with a certificate that names responders, which staples nothing unless told otherwise.
+/// A server with a certificate that names responders. It staples nothing unless the test says otherwise.
 struct Asked {
     _server: EmbeddedServer,
     front: TlsFront,
@@ -219,7 +219,7 @@ async fn no_responder_is_asked_where_a_staple_tells_or_an_option_forbids_it() {
         assert_eq!(end(asked.options.clone().tls(tls)).await, Connected);
         assert!(requests.try_recv().is_err());
     }
-    // A staple that does not know the certificate is not conclusive.
+    // A stapled response that does not know the certificate is not conclusive.
     let responder = Responder::bind().await;
     let authority = OcspAuthority::with_responders(&[responder.url()]).unwrap();
     let _requests = responder.answer(Answer::Body(says(&authority, Said::Revoked)));

@@ -119,7 +119,7 @@ async fn response_about_another_certificate_is_refused() {
     let stapling = Stapling::start().await;
     let other_serial = ResponseOptions { about: Revocable::MustStaple, ..ResponseOptions::default() };
     let other_issuer = ResponseOptions { issuer: Issuing::Other, ..ResponseOptions::default() };
-    // The issuer's name is right but its key is not.
+    // The issuer's name is right, but the key is not.
     let other_key = ResponseOptions { issuer: Issuing::Impostor, ..ResponseOptions::default() };
     for response in [other_serial, other_issuer, other_key] {
         for says in [Said::Good, Said::Revoked] {
@@ -146,7 +146,7 @@ async fn only_the_issuer_may_sign() {
             assert_eq!(stapling.end(of, response).await, Refused(why), "{signer:?} {by_key} {of:?}");
         }
     }
-    // A response whose issuer and signer are both the impostor is self-consistent, but still refused.
+    // A response whose issuer and signer are both the impostor is consistent in itself, but still refused.
     let response = ResponseOptions { issuer: Issuing::Impostor, about: Revocable::WithImpostor, ..signed_by(impostor) };
     assert_eq!(stapling.end(Revocable::WithImpostor, response).await, Refused(OcspError::Signature));
     for by_key in [false, true] {
@@ -177,7 +177,7 @@ async fn issuer_may_be_an_intermediate_authority() {
     let of_long_chain = |signer| ResponseOptions { about, issuer: Issuing::Below, ..signed_by(signer) };
     assert_eq!(stapling.end(about, of_long_chain(Signer::Issuer(Issuing::Below))).await, Connected);
     assert_eq!(stapling.end(about, of_long_chain(between)).await, Refused(OcspError::Unauthorized));
-    // An authority may not sign for a certificate that was issued above it.
+    // An authority may not sign for a certificate that a higher authority issued.
     let below = signed_by(delegate);
     assert_eq!(stapling.end(Revocable::Plain, below).await, Refused(OcspError::Unauthorized));
 }

@@ -1,4 +1,4 @@
-//! Servers with a self-signed certificate that claims to be an authority's.
+//! Servers with a self-signed certificate that claims to be an authority.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{CertificateError, Error, SupportedProtocolVersion};
@@ -11,7 +11,7 @@ fn trusting(certificates: &Certificates, file: Pem) -> TlsOptions {
     TlsOptions::default().ca_file(certificates.file(file))
 }
 
-/// Connects to a server that presents one certificate, with the trust of `tls`.
+/// Connects with `tls` to a server that presents one certificate.
 async fn attempt(
     certificates: &Certificates,
     presented: Pem,
@@ -32,7 +32,7 @@ async fn self_signed_certificate_is_accepted_if_it_is_itself_trusted() {
         attempt(&certificates, Pem::SelfSigned, version, trusting(&certificates, Pem::SelfSigned)).await.unwrap();
         let memory = TlsOptions::default().ca_pem(pem.clone());
         attempt(&certificates, Pem::SelfSigned, version, memory).await.unwrap();
-        // A certificate that is accepted for its chain is still accepted.
+        // A certificate with a valid chain is still accepted.
         attempt(&certificates, Pem::Server, version, trust(&certificates)).await.unwrap();
     }
 }
@@ -43,7 +43,8 @@ async fn authority_certificate_is_not_a_servers_own() {
     let chain =
         [Pem::SignedAuthorityAsServer, Pem::Authority].map(|pem| std::fs::read(certificates.file(pem)).unwrap());
     let cases = [
-        // The trusted certificate is a different one, has the same subject, or has an issuer that is also trusted.
+        // The trusted certificate is a different certificate, has the same subject, or has an issuer that is also
+        // trusted.
         (Pem::SelfSigned, trust(&certificates)),
         (Pem::OtherSelfSigned, trusting(&certificates, Pem::SelfSigned)),
         (Pem::SignedAuthorityAsServer, trusting(&certificates, Pem::SignedAuthorityAsServer)),

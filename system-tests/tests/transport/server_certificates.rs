@@ -7,7 +7,8 @@ use wharf::unstable::endpoint::TlsError;
 
 use super::*;
 
-/// Asserts that a certificate with one flaw is refused for that flaw, and accepted only by the options that ignore it.
+/// Asserts that a certificate with one flaw is refused because of this flaw, and accepted only with the options that
+/// ignore it.
 async fn assert_modes(certificates: &Certificates, port: u16, refusal: &dyn Fn(&CertificateError) -> bool, name: bool) {
     let trust = trust(certificates);
     for (tls, accepted) in [
@@ -35,7 +36,7 @@ async fn mongod_is_accepted_by_its_name_and_its_addresses() {
         let connection = connect(options(format!("{host}:{port}")).tls(secured.trust())).await.unwrap();
         assert_eq!(connection.peer_address(), Some(secured.mongod.address()));
     }
-    // One matching authority suffices, and without a check of the name, any name does.
+    // One matching authority suffices. Without a check of the name, any name is accepted.
     let several = TlsOptions::default().ca_file(secured.certificates.file(Pem::BothAuthorities));
     connect(localhost(port).tls(several)).await.unwrap();
     connect(localhost(port).tls(secured.trust().allow_invalid_hostnames(true))).await.unwrap();
@@ -87,7 +88,7 @@ async fn only_what_the_options_relax_is_accepted() {
     use tokio_rustls::rustls::version::{TLS12, TLS13};
     let certificates = Certificates::create().unwrap();
     let flaws = [
-        // The certificate, whether its chain and times are valid, and whether its name is valid.
+        // The certificate, and whether its chain and times are valid, and whether its name is valid.
         (Pem::Server, true, true),
         (Pem::OtherNameServer, true, false),
         (Pem::ExpiredServer, false, true),

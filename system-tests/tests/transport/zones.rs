@@ -1,4 +1,4 @@
-//! IPv6 addresses with a zone, which names the local interface that leads to them.
+//! IPv6 addresses with a zone. The zone names the local interface that leads to the address.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ async fn zone_selects_the_interface_and_is_not_part_of_the_certificates_name() {
         let mut server = TcpStream::connect(target).await.unwrap();
         let _ = copy_bidirectional(&mut client, &mut server).await;
     });
-    // The loopback address exists on every machine. Its zone must be a number, which is 1 on Linux.
+    // The loopback address exists on every machine. Its zone must be a number. On Linux, the number is 1.
     let connection = connect(options(format!("[::1%1]:{port}")).tls(trust(&certificates))).await.unwrap();
     assert_eq!(connection.peer_address().unwrap().port(), port);
     passing_on.abort();

@@ -1,5 +1,6 @@
-//! The wire formats against a real server: it understands what `wharf::unstable::wire` writes, and `wharf::unstable::wire` reads what
-//! another implementation wrote. These are the test plans of OP_MSG and OP_COMPRESSED, at the level of messages.
+//! The wire formats against a real server: the server understands the messages that `wharf::unstable::wire` writes, and
+//! `wharf::unstable::wire` reads the server's messages. These are the test plans of OP_MSG and OP_COMPRESSED, at the
+//! level of messages.
 #![cfg(not(loom))]
 
 use std::io::{Read, Write};
@@ -23,7 +24,7 @@ const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size:
 /// Ends a test that hangs.
 const AGES: Duration = Duration::from_secs(60);
 
-/// A connection that exposes every byte that it transfers.
+/// A connection that exposes all transferred bytes.
 struct Peer {
     stream: TcpStream,
     last_request_id: i32,

@@ -56,7 +56,7 @@ fn signers_are_identified_by_name_or_key() {
         let id = response(der).responder;
         assert!(id.is(signer.subject, signer.public_key));
         assert!(!id.is(other.subject, other.public_key));
-        // The part of the signer that the id does not use may differ.
+        // The part of the signer that the id does not contain may differ.
         let by_name = matches!(id, ResponderId::Name(_));
         assert_eq!(id.is(signer.subject, other.public_key), by_name);
         assert_eq!(id.is(other.subject, signer.public_key), !by_name);

@@ -1,4 +1,4 @@
-//! `OP_MSG`: sequences, checksums, and which side sends next.
+//! `OP_MSG`: sequences, checksums, and the order in which the sides send.
 
 use std::io::ErrorKind;
 
