@@ -146,9 +146,9 @@ impl ClientError {
         Self::Other(Arc::from(error.into()))
     }
 
-    /// Returns the `_id`s that the client added to documents whose insert failed or has an unknown outcome, by the
-    /// documents' positions. An insert of the same documents can be repeated with these `_id`s: a document that already
-    /// exists then causes a duplicate key error.
+    /// Returns the `_id`s that the client added to documents whose insert failed or has an unknown outcome, each with
+    /// the document's position. An insert of the same documents can be repeated with these `_id`s: a document that
+    /// already exists then causes a duplicate key error.
     #[must_use]
     pub fn generated_ids(&self) -> &[(usize, ObjectId)] {
         match self {

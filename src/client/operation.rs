@@ -13,7 +13,7 @@ use crate::client::deployment::WaitLogged;
 use crate::endpoint::options::ReadPreference;
 use crate::endpoint::{Command, OutgoingSequence};
 
-/// A command that a client sends to a server that it selects.
+/// A command for a server that the client selects.
 ///
 /// | made by | server | retried after a network error or a change of the primary | added by the client |
 /// | --- | --- | --- | --- |

@@ -49,7 +49,7 @@ impl Client {
         self.run_at(Operation::new(database, command), Location::caller())
     }
 
-    /// Runs an operation on a server that it selects, and returns the server's successful reply.
+    /// Selects a server, runs an operation on it, and returns the server's successful reply.
     ///
     /// A write that was executed without meeting its write concern is an error: see
     /// [`ClientError::write_concern_error`]. This holds for [`Operation::write`], and for an aggregation of

@@ -504,7 +504,7 @@ pub struct ClientBulkWriteResult {
     pub verbose_results: Option<VerboseResults>,
 }
 
-/// The results of the successful writes of [`Client::bulk_write`], by the positions of the writes.
+/// The results of the successful writes of [`Client::bulk_write`], keyed by the positions of the writes.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct VerboseResults {
@@ -551,7 +551,7 @@ pub struct ClientDeleteResult {
 pub struct ClientBulkWriteFailure {
     /// The results of the writes. `None` unless the server reported that a write succeeded.
     pub partial_result: Option<ClientBulkWriteResult>,
-    /// The writes that the server refused, by position. At most one if the writes are ordered.
+    /// The writes that the server refused, keyed by position. At most one if the writes are ordered.
     pub write_errors: BTreeMap<usize, WriteError>,
     /// The commands that were executed but did not meet their write concern.
     pub write_concern_errors: Vec<WriteConcernError>,

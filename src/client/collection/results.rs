@@ -20,7 +20,7 @@ pub struct InsertOneResult {
 pub struct InsertManyResult {
     /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
-    /// The `_id`s of the documents, by the documents' positions. The client may have added some of them.
+    /// The `_id`s of the documents, keyed by the documents' positions. The client may have added some of them.
     pub inserted_ids: BTreeMap<usize, Bson>,
 }
 
@@ -63,9 +63,9 @@ pub struct BulkWriteResult {
     pub modified_count: u64,
     /// The number of documents that were deleted.
     pub deleted_count: u64,
-    /// The `_id`s of the inserted documents, by the positions of the writes.
+    /// The `_id`s of the inserted documents, keyed by the positions of the writes.
     pub inserted_ids: BTreeMap<usize, Bson>,
-    /// The `_id`s of the documents that `upsert` inserted, by the positions of the writes.
+    /// The `_id`s of the documents that `upsert` inserted, keyed by the positions of the writes.
     pub upserted_ids: BTreeMap<usize, Bson>,
 }
 

@@ -41,7 +41,7 @@ impl Visit for Waits {
     }
 }
 
-/// Returns how many selections of a call logged that they were waiting.
+/// Returns how many of a call's selections logged that they were waiting.
 fn waits(call: impl FnOnce()) -> usize {
     let waits = Waits::default();
     tracing::subscriber::with_default(waits.clone(), call);

@@ -279,7 +279,7 @@ impl Client {
         self.run_at(Operation::new(database, command), Location::caller())
     }
 
-    /// Runs an operation on a server that it selects, and returns the server's successful reply. See
+    /// Selects a server, runs an operation on it, and returns the server's successful reply. See
     /// [`wharf::Client::run`](crate::Client::run).
     ///
     /// # Errors

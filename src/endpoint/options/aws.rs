@@ -117,8 +117,8 @@ impl PartialEq for Provider {
 impl Eq for Provider {}
 
 impl Credential {
-    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: sets how the application obtains credentials, which takes precedence
-    /// over all other sources.
+    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: sets how the application obtains credentials. A provider takes
+    /// precedence over all other sources.
     ///
     /// Without a provider, `MONGODB-AWS` uses the first of these sources that is configured:
     ///

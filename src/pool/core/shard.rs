@@ -528,15 +528,15 @@ mod tests {
         let linked = |index: u32| (slab.slot(index).link().next, slab.slot(index).link().depth);
         push(&[0, 1]);
         assert_eq!(linked(1), (Some(0), 2));
-        // At the same place.
+        // The slot comes back at the same place.
         shard.pop(&slab);
         push(&[1]);
         assert_eq!(linked(1), (Some(0), 2));
-        // At the same height, above another slot.
+        // The slot is again at the same height, but above another slot.
         assert_eq!(drain(&shard, &slab), [1, 0]);
         push(&[2, 1]);
         assert_eq!(linked(1), (Some(2), 2));
-        // Above the same slot, at another height.
+        // It is above the same slot, but at another height.
         assert_eq!(drain(&shard, &slab), [1, 2]);
         push(&[0, 2, 1]);
         assert_eq!(linked(1), (Some(2), 3));

@@ -115,7 +115,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// itself. It receives the events of check-outs and check-ins once the pool has noticed it: after at most 191
     /// further uses of a connection, or at the next call of [`Pool::ready`], if that comes first. A client makes that
     /// call after each successful check of the server, every ten seconds by default (`heartbeatFrequencyMS`). A
-    /// connection that is in use at that time is later reported as checked in after zero time.
+    /// connection that is in use at that time is later reported as checked in after a use of zero duration.
     pub fn log(mut self, log: impl Subscriber) -> Self {
         self.log = Some(Arc::new(log));
         self

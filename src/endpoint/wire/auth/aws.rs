@@ -319,7 +319,7 @@ impl Timestamp {
     }
 }
 
-/// Returns the date (year, month, day) of a number of days after 1 January 1970, in the Gregorian calendar.
+/// Returns the date (year, month, day) that is `days` days after 1 January 1970, in the Gregorian calendar.
 ///
 /// Years are counted from March, so that the leap day is their last day. Every 400 years have 146,097 days.
 fn date_of(days: u64) -> (u64, u64, u64) {

@@ -52,7 +52,7 @@ pub const MIN_ITERATIONS: u32 = 4_096;
 /// than a second. Without a limit, a hostile server could keep a processor busy for many minutes with one message.
 pub const MAX_ITERATIONS: u32 = 1_000_000;
 
-/// The hash function, in which the two mechanisms differ.
+/// The hash function, which distinguishes the two mechanisms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hash {
     /// The hash function of SCRAM-SHA-1.

@@ -324,7 +324,7 @@ fn zstd_frame_allocates_no_more_than_its_blocks_can_yield() {
 
 #[test]
 fn densest_content_is_accepted() {
-    // Zeros compress best of all contents. The checks against impossible lengths must accept them.
+    // Nothing compresses better than zeros. The checks against impossible lengths must accept them.
     let mut densest = vec![0; 1_000_000];
     let body =
         rawdoc! { "zeros": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: densest.split_off(1) } };
