@@ -69,7 +69,7 @@ costs! {
     memory = 80.0, 80.0;
     /// The computation between two accesses.
     step = 1.0, 0.3;
-    /// How far ahead the core can reach an access, before its earlier accesses have taken effect.
+    /// The longest time by which the core can reach an access before all earlier accesses have taken effect.
     window = 0.0, 25.0;
     /// A pause in a loop that spins.
     spin = 15.0, 34.0;

@@ -20,7 +20,7 @@ pub(crate) trait Limited: IntoFuture + Sized {
     /// [`SessionError::TimeoutInTransaction`].
     fn limit(&self) -> Result<Limit, SessionError>;
 
-    /// Sets [`limit`](Self::limit), which is already running.
+    /// Sets [`limit`](Self::limit) to a limit that is already running.
     fn set_limit(&mut self, limit: Limit);
 
     /// Returns the future, whose limit is already running.

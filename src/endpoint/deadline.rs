@@ -15,7 +15,7 @@ pub(super) struct Deadline {
     at: Option<Instant>,
     /// The limit for each command, even if more time is left until the deadline.
     each: Option<ConnectTimeoutError>,
-    /// Whether this is an operation's own deadline, for which all time counts.
+    /// Whether all time counts towards the deadline, as it does for an operation's own deadline.
     #[cfg_attr(not(feature = "oidc"), allow(dead_code, reason = "only MONGODB-OIDC exempts time from the deadline"))]
     whole: bool,
 }
@@ -26,7 +26,7 @@ impl Deadline {
         Self::of(ConnectTimeoutError { limit, option: "connectTimeoutMS" }, false)
     }
 
-    /// Returns the deadline for the rest of an operation's own time, for which all time counts.
+    /// Returns the deadline for the rest of an operation's own time. All time counts towards it.
     pub fn of_operation(left: Duration) -> Self {
         Self::of(ConnectTimeoutError { limit: left, option: "timeoutMS" }, true)
     }
@@ -41,13 +41,13 @@ impl Deadline {
         Self { each, ..self }
     }
 
-    /// Returns whether the deadline counts all time.
+    /// Returns whether all time counts towards the deadline.
     #[cfg(feature = "oidc")]
     pub fn is_whole(self) -> bool {
         self.whole
     }
 
-    /// Returns this deadline, postponed by time that does not count.
+    /// Returns this deadline, postponed by a time that does not count towards it.
     #[cfg(feature = "oidc")]
     pub fn later_by(self, uncounted: Duration) -> Self {
         // A deadline beyond the clock's range means no limit.

@@ -28,9 +28,9 @@ impl<T, C: AnyClient> Collection<T, C> {
         Aggregate::new(self.request("aggregate"), &pipeline)
     }
 
-    /// Prepares a count of the documents that match `filter`, which runs as an aggregation. Its stage `$match` excludes
-    /// [some operators][restrictions]: use `$expr` for `$where`, and `$geoWithin` with `$center` or `$centerSphere` for
-    /// `$near` and `$nearSphere`.
+    /// Prepares a count of the documents that match `filter`. The count runs as an aggregation, whose stage `$match`
+    /// excludes [some operators][restrictions]: use `$expr` for `$where`, and `$geoWithin` with `$center` or
+    /// `$centerSphere` for `$near` and `$nearSphere`.
     ///
     /// With an empty filter it reads all documents, which [`estimated_document_count`](Self::estimated_document_count)
     /// avoids.

@@ -112,7 +112,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         self.session.as_ref().map(|session| &**session.explicit())
     }
 
-    /// Sets [`limit`](Self::limit), which is already running.
+    /// Sets [`limit`](Self::limit) to a limit that is already running.
     pub fn start(&mut self, limit: Limit) {
         self.started = Some(limit);
     }

@@ -164,7 +164,7 @@ impl Deployment {
         was_long_idle.then(|| Box::pin(self.clone().check(server.clone())))
     }
 
-    /// Checks one server, on its connection or by opening it.
+    /// Checks one server on its open connection, or opens one.
     ///
     /// A server whose connection has failed is checked once more, on a new connection ("Network or command error during
     /// server check").

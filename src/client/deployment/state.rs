@@ -451,7 +451,7 @@ impl Deployment {
         after.conclude(self);
         // ORD: Relaxed; nothing is published.
         match self.running.load(Ordering::Relaxed) {
-            // The runtime is shutting down, and dropped the monitors immediately.
+            // The runtime is shutting down, and has dropped the monitors immediately.
             0 if !self.scans() && !self.is_closed() => Err(ServerSelectionError::NoRuntime),
             _ => Ok(()),
         }

@@ -21,8 +21,8 @@ const LABELLING_WIRE_VERSION: i32 = 9;
 /// How far a failed attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// The client refused: the command is invalid or too large, the client was shut down, or there is no runtime.
-    /// Nothing was sent, and the same would happen again.
+    /// The client refused the operation: the command is invalid or too large, the client was shut down, or there is no
+    /// runtime. Nothing was sent, and the same would happen again.
     Client,
     /// No suitable server was found in time. Nothing was sent.
     Selection,
@@ -32,7 +32,8 @@ pub enum FaultKind {
     PoolCleared,
     /// No connection could be opened, or an existing connection was lost before the command was sent.
     NoConnection {
-        /// Whether the network failed, or the server refused with a code from the list of retryable codes.
+        /// Whether the network failed, or the server refused the handshake with a code from the list of retryable
+        /// codes.
         is_retryable: bool,
     },
     /// The network failed, or the time ran out, after the command was or may have been sent.

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use quanta::Clock;
 
-/// The processor's time stamp counter, or else the system's clock, and its first reading. Sessions count in minutes,
-/// and reading the counter takes a tenth of the instructions needed for the system's clock.
+/// The processor's time stamp counter, or else the system's clock, and its first reading. The lifetimes of sessions are
+/// given in minutes, so the counter is precise enough, and reading it takes a tenth of the instructions needed for the
+/// system's clock.
 static CLOCK: OnceLock<(Clock, u64)> = OnceLock::new();
 
 /// A point in time, in nanoseconds since this process first requested a moment. The range is 584 years.

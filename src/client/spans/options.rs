@@ -16,8 +16,9 @@ pub(super) type Provider = std::sync::Arc<dyn opentelemetry::global::ObjectSafeT
 
 /// Options for the spans of a client: [`ClientBuilder::tracing`](crate::ClientBuilder::tracing).
 ///
-/// A client has a span for each operation, each command that it sends, and each transaction, with the names and attributes of
-/// MongoDB's OpenTelemetry specification. The spans go to two destinations, which do not depend on each other:
+/// A client creates a span for each operation, each command that it sends, and each transaction, with the names and
+/// attributes of MongoDB's OpenTelemetry specification. The spans go to two destinations, which do not depend on each
+/// other:
 ///
 /// | | switched on by |
 /// | --- | --- |

@@ -224,8 +224,8 @@ impl Transition {
         self.preparations.extend(gone.into_iter().map(Preparation::Removed));
     }
 
-    /// Removes a server that does not belong to the deployment, and records the reason for the errors of server
-    /// selection.
+    /// Removes a server that does not belong to the deployment. Records the reason, which errors from server selection
+    /// then report.
     pub(super) fn leave_out(&mut self, address: &ServerAddress, reason: &str) {
         self.topology.set_left_out(Some(format!("{address} is left out: {reason}").into()));
         self.remove(address);

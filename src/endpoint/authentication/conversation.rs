@@ -29,7 +29,7 @@ impl<'a> Conversation<'a> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Refused`] if the server refused. After any other error the connection must be closed.
+    /// [`Cause::Refused`] if the server refused the command. After any other error the connection must be closed.
     pub async fn run(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, Cause> {
         let exchange = self.channel.0.exchange(database, command);
         let document = self.deadline.bound_command(exchange).await.map_err(Cause::Timeout)??;

@@ -46,7 +46,7 @@ pub struct AuthenticationError {
 crate::pool::error::debug_as_sentence!(AuthenticationError);
 
 impl AuthenticationError {
-    /// Returns the server's error, if the server refused.
+    /// Returns the server's error, if the server refused a command.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
         match &self.cause {

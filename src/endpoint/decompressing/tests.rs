@@ -1,5 +1,4 @@
-//! Tests on which thread large compressed replies are decompressed, and that an exchange can be abandoned in the
-//! meantime.
+//! Tests which thread decompresses a large reply, and that the exchange can be abandoned in the meantime.
 
 use std::future::poll_fn;
 use std::sync::mpsc;

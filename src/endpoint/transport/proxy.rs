@@ -20,8 +20,8 @@ use crate::pool::runtime::LookUps;
 /// Connects to the server through `proxy`. The proxy resolves the server's name.
 ///
 /// Any failure is a network error, even if the proxy refuses the login, or its rules do not allow the connection
-/// ("Connection Establishment"). It says nothing about the server's load, even if the proxy reports that the server
-/// refused, so no error has a label.
+/// ("Connection Establishment"). A failure says nothing about the server's load, even if the proxy reports that the
+/// server refused the connection, so no error has a label.
 pub(super) async fn connect(
     proxy: &ProxyOptions,
     look_ups: &LookUps,

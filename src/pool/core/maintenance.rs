@@ -63,8 +63,9 @@ impl<E: Environment> Core<E> {
     /// connection itself), if the last missing connection would take the last permit, or if the budget is used up.
     ///
     /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
-    /// Thread"). If a check-out then finds no permit, it waits for a connection that began opening earlier than its own
-    /// could have, so it does not wait any longer.
+    /// Thread"). If a check-out then finds no permit, it waits for one of these connections. Their opening began before
+    /// the check-out could have opened a connection itself, so it does not wait longer than for a connection of its
+    /// own.
     ///
     /// The last permit is left to check-outs if only one connection is missing: the official case
     /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens a connection while the

@@ -71,7 +71,7 @@ mod kernel {
         }
         // SAFETY: the descriptor was just made, so it is open, and nothing else owns it.
         let timer = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // A time of zero would not set the timer. A time that does not fit means never.
+        // A time of zero would not set the timer. If the time does not fit, the timer never expires.
         let after = after.max(Duration::from_nanos(1));
         let once = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },

@@ -107,7 +107,7 @@ impl Options {
     }
 }
 
-/// The problem of a text whose percent-encoding is wrong.
+/// What an error says about text that is not percent-encoded correctly.
 const NOT_ENCODED: &str = "must be percent-encoded, in UTF-8";
 
 /// Returns the option name that is closest to a misspelt name, if any name is close.
