@@ -102,7 +102,8 @@ async fn open_account(State(accounts): Accounts, Json(account): Json<Account>) -
     Ok((StatusCode::CREATED, Json(account)).into_response())
 }
 
-/// Reads all batches in one transaction, as of one point in time, and starts again if the server of the cursor is lost.
+/// Reads all batches in one transaction, so that they show the same point in time. Starts again if the cursor's server
+/// is lost.
 async fn accounts_of(State(accounts): Accounts, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
     let query = || accounts.find(doc! { "owner": &owner }).sort(doc! { "_id": 1 }).batch_size(100);
     let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;

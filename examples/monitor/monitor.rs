@@ -74,7 +74,7 @@ impl Monitor {
                 }
             }
             sleep(SHORTEST_PAUSE).await;
-            // A paused pool refuses check-outs, and each clear after them would ask for another check.
+            // A paused pool refuses check-outs, and each clear after a refusal would ask for another check.
             if self.pool.status().phase == Phase::Ready {
                 let _ = timeout(heartbeat.saturating_sub(SHORTEST_PAUSE), self.asked.notified()).await;
             }

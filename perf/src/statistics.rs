@@ -1,6 +1,6 @@
 //! Medians and percentiles.
 
-/// Sorts the values, and returns the smallest value that is not exceeded by at least this share of them.
+/// Sorts the values, and returns the smallest value such that at least this share of all values is no larger.
 pub fn percentile(values: &mut [u64], share: f64) -> Option<u64> {
     values.sort_unstable();
     let rank = (share * values.len() as f64).ceil() as usize;

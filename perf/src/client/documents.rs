@@ -104,7 +104,7 @@ pub struct DocumentsResult {
     pub seconds: f64,
     /// CPU time in user space and in the kernel.
     pub cpu_seconds: f64,
-    /// The allocations of the thread that does all work, for all operations.
+    /// The number of allocations of all operations, on the only thread that works.
     pub allocations: u64,
 }
 

@@ -83,7 +83,7 @@ pub(super) fn is_cut_off<T>(outcome: Result<T, ClientError>) {
 }
 
 /// Cancels an operation after each possible number of polls, first as the first operation of a transaction and then as
-/// the second. Lets `then` examine what remains.
+/// the second. Then `then` examines the remaining state.
 async fn cancelled_at_each_point<F: Future>(
     operation: impl AsyncFn(&Client, &mut Session) -> Result<(), ClientError>,
     then: impl Fn(Arc<Balancer>, Client, Session) -> F,

@@ -50,7 +50,7 @@ unsafe impl Environment for Judge {
     }
 }
 
-/// Opens a connection, which needs a permit, and checks it out.
+/// Gets a permit, opens a connection with it, and checks the connection out.
 fn opened(core: &Arc<Core<Judge>>) -> Lease<Judge> {
     let Poll::Ready(Grant::Permit(permit)) = pin!(core.acquire()).poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("the capacity is not free");

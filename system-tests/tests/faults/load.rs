@@ -174,8 +174,8 @@ impl Load {
         regained
     }
 
-    /// Waits for a second that `is_enough` accepts, given the load's successes, the successes of `others`, and the elapsed
-    /// seconds. Returns whether there was one in time.
+    /// Waits for a second that `is_enough` accepts, given the load's successes, the successes of `others`, and the
+    /// elapsed seconds. Returns whether there was such a second in time.
     async fn has_second(
         &self,
         others: impl Fn() -> f64,

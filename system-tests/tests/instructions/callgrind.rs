@@ -74,7 +74,7 @@ impl fmt::Display for Cost {
 ///
 /// # Panics
 ///
-/// If the measurement is impossible: in a debug build, or without valgrind or objdump.
+/// If the measurement is impossible, as in a debug build, or without valgrind or objdump.
 pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     if let Ok(rounds) = env::var(ROUNDS) {
         program(rounds.parse().expect("the number of rounds is not a number"));

@@ -22,8 +22,8 @@ pub trait Transfer: Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// Reads or writes the documents, and returns how many there were. Each document that is read is viewed as a raw
-    /// document, whose length is then known.
+    /// Reads or writes the documents, and returns how many there were. Views each document that it reads as a raw
+    /// document, so that its length is known.
     fn transfer(&self) -> impl Future<Output = Result<u64, Failure>> + Send;
 }
 
