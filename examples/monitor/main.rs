@@ -13,7 +13,7 @@ mod monitor;
 
 use monitor::Monitor;
 
-/// Uses the pool like a service does.
+/// Uses the pool as a service does.
 async fn work(pool: Pool<Endpoint>) {
     loop {
         if let Err(error) = pool.run_command("admin", &rawdoc! { "ping": 1 }).await

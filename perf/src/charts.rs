@@ -80,7 +80,7 @@ struct MeasuredRow {
     median: BTreeMap<String, f64>,
 }
 
-/// Draws each picture whose figures are known, and fails if there are no such pictures.
+/// Draws each picture whose figures are known, and fails if no figures are known.
 pub fn run(arguments: &Report) -> Result<(), Failure> {
     let pictures = Path::new(PICTURES);
     let folder = arguments.output.as_deref().unwrap_or(pictures);

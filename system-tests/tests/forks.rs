@@ -1,6 +1,7 @@
 //! A client in a forked child of a process that used it.
 //!
-//! A child inherits every open socket of its process, so no other test may close a port and bind it again at that time.
+//! A child inherits every open socket of its process, so no other test may close a port and bind it again at the same
+//! time.
 #![cfg(unix)]
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
 

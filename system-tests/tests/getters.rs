@@ -9,7 +9,7 @@ use tokio::runtime::{Handle, Runtime};
 use wharf::{Endpoint, Options, PoolOptions, TlsOptions};
 use wharf_system_tests::root;
 
-/// The types in which methods that take and return `Self` set options.
+/// In these types, methods that take and return `Self` set options.
 const TYPES: [&str; 12] = [
     "CloudEnvironment",
     "Credential",

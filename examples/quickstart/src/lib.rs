@@ -56,7 +56,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         Client::new((**options).clone()).map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     }
     let server = Server::start(place).await?;
-    // With --json, standard output has nothing but JSON.
+    // With --json, standard output contains only JSON.
     let tell = |text: String| if arguments.json { eprintln!("{text}") } else { println!("{text}") };
     tell(format!("Server: {server}"));
     let options = server.options()?.pool(pool_options);

@@ -11,7 +11,7 @@ use wharf::client::{ClientStatus, TopologyEvent};
 use crate::load::{Load, Results, quantile};
 use crate::picture::{self, Moment, Server};
 
-/// What happened to the servers, in words, with the time since the start of the load.
+/// The events of the servers, as text, with the time since the start of the load.
 #[derive(Clone, Default)]
 pub struct Happenings(Arc<Mutex<Vec<(Instant, String)>>>);
 
@@ -43,7 +43,7 @@ impl Happenings {
         self.0.lock().unwrap().push((Instant::now(), text));
     }
 
-    /// Returns all of them as text.
+    /// Returns all events as text.
     pub fn since(&self, begun: Instant) -> Vec<String> {
         let timed = |(at, text): &(Instant, String)| {
             format!("{:5.1} s  {text}", at.saturating_duration_since(begun).as_secs_f64())
@@ -52,12 +52,12 @@ impl Happenings {
     }
 }
 
-/// The present gap is shown from here on.
+/// The current gap is shown only if it is longer than this.
 const REST: Duration = Duration::from_millis(50);
 
 /// Where the output goes.
 enum Output {
-    /// A picture on the terminal that standard error is.
+    /// A picture on standard error, which is a terminal.
     Picture(Term),
     /// Lines on standard error.
     Text,
@@ -79,7 +79,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// `whole` is how long the load is to run, `most` is `maxPoolSize`.
+    /// `whole` is the planned length of the load, and `most` is `maxPoolSize`.
     pub fn new(json: bool, whole: Duration, most: u32) -> Self {
         let terminal = Term::stderr();
         let output = match terminal.is_term() {
@@ -90,7 +90,7 @@ impl Live {
         Self { output, whole, most, rates: Vec::new(), last: (Duration::ZERO, Results::new()), told: 0, drawn: 0 }
     }
 
-    /// Returns how long the load is to run.
+    /// Returns the planned length of the load.
     pub fn whole(&self) -> Duration {
         self.whole
     }
@@ -109,10 +109,11 @@ impl Live {
             Output::Picture(terminal) => {
                 let (rows, columns) = terminal.size();
                 let mut lines = picture::draw(&moment, &events, columns.into(), console::colors_enabled_stderr());
-                // A line that has left the terminal could not be drawn over.
+                // A line that has scrolled out of the terminal could not be overwritten.
                 lines.truncate(usize::from(rows).saturating_sub(1));
                 let drawn = std::mem::replace(&mut self.drawn, lines.len());
-                // In one piece, so that the picture does not flicker. An error would say that the terminal is gone.
+                // The picture is written at once, so that it does not flicker. An error would mean that the terminal is
+                // gone.
                 let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
                 let _ = terminal.write_str(&(over(drawn) + &lines));
             }
@@ -128,7 +129,7 @@ impl Live {
         self.rates.push(rate as u64);
         let recent: Histogram = now.times.checked_sub(&before.times).expect("the counts only grow");
         let (gap, last) = now.successes.longest_gap();
-        // The present gap counts too, apart from a moment of rest between two successes.
+        // The current gap counts, too, unless it is only a short pause between two successes.
         let present = Some(elapsed.saturating_sub(last)).filter(|present| *present > REST);
         Moment {
             elapsed,
@@ -150,7 +151,7 @@ impl Live {
     }
 }
 
-/// Returns what moves the cursor up by this many lines, and clears the terminal from there.
+/// Returns the escape sequences that move the cursor up by this many lines, and clear the terminal from there.
 fn over(lines: usize) -> String {
     if lines == 0 { String::new() } else { format!("\x1b[{lines}A\x1b[J") }
 }

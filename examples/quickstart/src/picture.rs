@@ -11,9 +11,9 @@ use crate::report::{gap, grouped, time};
 #[derive(Default)]
 pub struct Moment {
     pub elapsed: Duration,
-    /// How long the load is to run.
+    /// The planned length of the load.
     pub whole: Duration,
-    /// The operations per second between any two moments, the latest last.
+    /// The operations per second between successive moments, the latest last.
     pub rates: Vec<u64>,
     /// The times of the operations since the last moment, in nanoseconds: the median, the 99th percentile, the longest.
     pub latencies: [Option<u64>; 3],
@@ -21,7 +21,7 @@ pub struct Moment {
     /// The longest time without a success so far.
     pub gap: Duration,
     pub servers: Vec<Server>,
-    /// What happened to the servers since the last moment.
+    /// The events of the servers since the last moment.
     pub happened: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ pub fn draw(moment: &Moment, events: &[String], width: usize, colours: bool) -> 
     for server in &moment.servers {
         let colour = if server.kind == "Unknown" { 31 } else { 1 };
         lines.push(paint(colour, cut(&format!("{} {}", server.address, server.kind), width)));
-        // What remains of a line with four numbers of three or four digits.
+        // The bar fills the rest of a line with four numbers of three or four digits.
         lines.push(cut(&format!("  {} {}", bar(server, width.saturating_sub(51).clamp(4, 40)), server.pool()), width));
     }
     let latest = &events[events.len().saturating_sub(EVENTS)..];
@@ -126,7 +126,7 @@ fn clock(moment: &Moment) -> String {
     format!("{:.1} of {} s", moment.elapsed.as_secs_f64(), moment.whole.as_secs())
 }
 
-/// Draws the latest of these rates, one in a column. A rate of zero leaves its column empty.
+/// Draws the latest of these rates, one in each column. A rate of zero leaves its column empty.
 fn sparkline(rates: &[u64], highest: u64, width: usize) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let level = |rate: &u64| match *rate {
@@ -136,7 +136,7 @@ fn sparkline(rates: &[u64], highest: u64, width: usize) -> String {
     rates[rates.len().saturating_sub(width)..].iter().map(level).collect()
 }
 
-/// Draws the connections in use and the idle ones among all that the pool may have.
+/// Draws the connections in use and the idle connections, as parts of the pool's maximum.
 fn bar(server: &Server, cells: usize) -> String {
     let most = if server.most == 0 { server.in_use + server.idle } else { server.most };
     let share = |connections: u32| (connections as usize * cells).div_ceil(most.max(1) as usize).min(cells);

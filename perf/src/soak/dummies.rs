@@ -104,7 +104,7 @@ struct Soaked {
     most: u64,
 }
 
-/// Soaks for this long, or until there were this many check-outs.
+/// Runs the soak for this long, or until this many check-outs have succeeded.
 pub fn soak(length: Duration, most: u64) -> Result<Half, Failure> {
     let runtimes = [load::runtime(WORKERS)?, load::runtime(WORKERS)?];
     let (before, began) = (descriptors(usize::MAX)?, Instant::now());

@@ -262,7 +262,7 @@ async fn client_tells_which_line_holds_a_connection() {
     let client = client(&server, "timeoutMS=300&maxPoolSize=1");
     let holders = || client.status().servers[0].holders.clone();
     let (preference, ping) = (ReadPreference::default(), rawdoc! { "ping": 1 });
-    // Before any pool exists.
+    // Accounting is switched on before any pool exists.
     client.account_for_holders(true);
     let line = line!() + 1;
     let held = client.check_out(&preference).await.unwrap();
@@ -270,7 +270,7 @@ async fn client_tells_which_line_holds_a_connection() {
     assert!(site.file().ends_with("limits.rs") && site.line() == line, "{site}");
     let error = client.run_command("admin", &ping).await.unwrap_err().to_string();
     assert!(error.contains(&format!("limits.rs:{line}")), "{error}");
-    // And while a pool exists.
+    // Accounting is switched off while a pool exists.
     client.account_for_holders(false);
     assert_eq!(holders(), []);
     let error = client.run_command("admin", &ping).await.unwrap_err().to_string();

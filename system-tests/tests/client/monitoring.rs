@@ -125,7 +125,7 @@ async fn two_connections_monitor_each_server_while_streaming_and_one_while_polli
             options.server_monitoring_mode(mode).app_name(&name).heartbeat_frequency(Duration::from_millis(500))
         });
         client.connect().await.unwrap();
-        // Each server is checked five times, so by then all connections exist.
+        // Each server is checked five times, so all connections exist afterwards.
         let checks = |address: &str| {
             let is_it = |event: &&TopologyEvent| matches!(event, TopologyEvent::ServerHeartbeatSucceeded { connection, .. } if *connection.address == *address);
             events.all().iter().filter(is_it).count()

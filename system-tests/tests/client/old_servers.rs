@@ -1,4 +1,4 @@
-//! What the client does differently on servers of earlier versions, and without sessions.
+//! The client's different behaviour on servers of earlier versions, and without sessions.
 
 use bson::{Document, doc, rawdoc};
 use wharf::client::{IndexModel, WatchTarget};
@@ -133,7 +133,7 @@ async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
         let test = client.database("test");
         let (acknowledged, c) = (test.collection::<Document>("c"), test.collection::<Document>("c"));
         let c = c.write_concern(WriteConcern::default().w(Acknowledgement::Servers(0)));
-        // With an acknowledgement, the server reports what it does not support.
+        // With an acknowledgement, the server itself reports unsupported options.
         acknowledged.delete_one(doc! {}).hint("a_1").await.unwrap();
         acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).await.unwrap();
         let index = acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).commit_quorum(1).await.map(drop);

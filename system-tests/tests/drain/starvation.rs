@@ -19,7 +19,7 @@ use super::AGES;
 enum After {
     /// The connection is closed.
     Close,
-    /// The connection is drained for at most `most`, and closed if the reply has not arrived by then.
+    /// The connection is drained for at most `most`, and closed if the reply has not arrived in this time.
     Drain { most: Duration, reply: Option<Duration> },
 }
 

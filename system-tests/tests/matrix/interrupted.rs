@@ -21,7 +21,7 @@ enum Outcome {
     Success,
 }
 
-/// Checks out of a new pool of `endpoint` and runs a command. Asserts what must hold for every failure.
+/// Checks out of a new pool of `endpoint` and runs a command. Asserts the conditions that hold for every failure.
 async fn attempt(endpoint: &Endpoint) -> Outcome {
     let pool = endpoint.clone().pool().build().unwrap();
     pool.ready();

@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// Asserts what must hold once all tasks are idle.
+    /// Asserts the conditions that hold once all tasks are idle.
     async fn verify(self, at: &str) {
         settle().await;
         let (total, pending, available, in_use, waiting) = counts(&self.pool);

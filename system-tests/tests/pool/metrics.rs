@@ -1,4 +1,4 @@
-//! `Pool::metrics`: each counter counts what its documentation says, and nothing else.
+//! `Pool::metrics`: each counter counts exactly the operations that its documentation names.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};

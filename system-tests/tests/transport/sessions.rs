@@ -1,4 +1,4 @@
-//! What a client sends in the TLS handshake.
+//! The messages that a client sends in the TLS handshake.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use wharf_testbed::tls_front::ServedHandshake;
