@@ -145,7 +145,7 @@ pub use pool::core::{Budget, Clear, Phase, PoolStatus, ServiceStatus, Usage};
 #[doc(inline)]
 pub use pool::error::{
     BudgetStatus, Cause, CheckInError, CheckOutError, ConnectTimeoutError, EstablishError, Holders, Labels,
-    PoolClearedError, PoolClosedError, Stage, TimeLimit, WaitQueueFull, WaitQueueTimeoutError,
+    PoolClearedError, PoolClosedError, Stage, TimeLimit, TooLate, WaitQueueFull, WaitQueueTimeoutError,
 };
 #[doc(inline)]
 pub use pool::event::{CheckOutFailedReason, ConnectionClosedReason, EventError, PoolEvent};

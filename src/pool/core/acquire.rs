@@ -326,7 +326,10 @@ impl<E: Environment> Core<E> {
         }
         // The first waiter displaces a drain (INV-8). The thread that releases its capacity looks for the next waiter.
         match queue.enqueue(lane) {
-            Some(seat) => Queued::Waits { seat, to_be_served },
+            Some(seat) => {
+                self.queue_begins();
+                Queued::Waits { seat, to_be_served }
+            }
             None if queue.is_full(lane) => {
                 self.settle(&queue);
                 Queued::Full

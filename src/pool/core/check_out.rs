@@ -8,7 +8,8 @@ use super::core::Core;
 use super::environment::Environment;
 use super::status::PoolStatus;
 use crate::pool::error::{
-    Cause, CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueFull, WaitQueueTimeoutError,
+    Cause, CheckOutError, Holders, PoolClearedError, PoolClosedError, TimeLimit, TooLate, WaitQueueFull,
+    WaitQueueTimeoutError,
 };
 use crate::pool::event::{CheckOutFailedReason, EventError, PoolEvent};
 use crate::pool::sync::contain;
@@ -88,6 +89,8 @@ pub enum Refusal {
     Closed,
     /// The largest allowed number of check-outs is already waiting.
     Full,
+    /// So many check-outs wait that this one would be served too late.
+    Late(TooLate),
 }
 
 impl<E: Environment> Core<E> {
@@ -142,12 +145,16 @@ impl<E: Environment> Core<E> {
                 PoolClearedError { address, cause, interrupted: false, sent: false, never_ready }.into()
             }
             Refusal::Closed => PoolClosedError { address }.into(),
-            Refusal::Full => {
-                let PoolStatus { max_pool_size, total, in_use, available, pending, waiting, .. } = self.rough_status();
-                let max_waiting = self.environment.max_waiting().unwrap_or(u32::MAX);
-                WaitQueueFull { address, max_waiting, max_pool_size, total, in_use, available, pending, waiting }.into()
-            }
+            Refusal::Full => self.queue_full(None),
+            Refusal::Late(too_late) => self.queue_full(Some(too_late)),
         }
+    }
+
+    fn queue_full(&self, too_late: Option<TooLate>) -> CheckOutError {
+        let PoolStatus { max_pool_size, total, in_use, available, pending, waiting, .. } = self.rough_status();
+        let (address, max_waiting) = (self.address.clone(), self.environment.max_waiting().unwrap_or(u32::MAX));
+        WaitQueueFull { address, max_waiting, max_pool_size, total, in_use, available, pending, waiting, too_late }
+            .into()
     }
 
     /// Returns the error for a check-out that `limit` ended after `waited`.

@@ -251,7 +251,7 @@ impl<E: Environment> Core<E> {
             epoch,
             state: CachePadded::new(PoolWord::new(PoolState { phase: Phase::Paused, generation })),
             capacity: CachePadded::new(Capacity::new()),
-            measures: Measures::new(shards.len()),
+            measures: Measures::new(shards.len(), options.refuse_late),
             shards,
             slab: Slab::new(capacity),
             wait_list: CachePadded::new(WaitList::new(environment.max_waiting().unwrap_or(u32::MAX))),
@@ -641,6 +641,7 @@ impl<E: Environment> Core<E> {
         }
         self.capacity.lower_waiting_flag();
         self.leave_budget_queue();
+        self.queue_ends();
         if queue.is_empty(Lane::Openers) {
             self.shards.iter().for_each(|shard| shard.lower_flag());
         }

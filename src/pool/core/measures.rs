@@ -18,6 +18,7 @@ use super::check_out::Started;
 use super::core::Core;
 use super::environment::Environment;
 use super::held::Held;
+use super::pace::Pace;
 use super::state::Phase;
 use crate::pool::error::CheckOutError;
 use crate::pool::event::ConnectionClosedReason;
@@ -39,6 +40,8 @@ pub(super) struct Measures {
     pub(super) drains: DrainEnds,
     pub(super) interruptions: Counter,
     retries: Counter,
+    /// Present if the pool refuses check-outs that would be served too late.
+    pub(super) pace: Option<Pace>,
     /// The number of the last connection that the pool's predecessor created.
     ids_before: StatisticU64,
 }
@@ -95,7 +98,7 @@ impl RegistryCounts {
 }
 
 impl Measures {
-    pub(super) fn new(shards: usize) -> Self {
+    pub(super) fn new(shards: usize, refuses_late: bool) -> Self {
         Self {
             by_shard: (0..shards).map(|_| CachePadded::default()).collect(),
             opened: Recorder::default(),
@@ -107,6 +110,7 @@ impl Measures {
             drains: DrainEnds::default(),
             interruptions: Counter::default(),
             retries: Counter::default(),
+            pace: refuses_late.then(Pace::default),
             ids_before: StatisticU64::new(0),
         }
     }
@@ -157,6 +161,9 @@ impl<E: Environment> Held<E> {
             // The sum comes first, because the count publishes it.
             slot.tally().add_waited(waited);
             core.measures.of_shard(core.environment.shard_hint()).waited.count(waited);
+            if let Some(pace) = &core.measures.pace {
+                pace.count();
+            }
         }
         if slot.tally().count_other() {
             slot.set_since(now);

@@ -155,6 +155,7 @@ mod leaving;
 mod maintenance;
 mod measures;
 mod nearby;
+mod pace;
 mod perished;
 mod permit;
 mod pinning;

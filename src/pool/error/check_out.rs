@@ -53,7 +53,9 @@ pub enum CheckOutError {
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
     /// The largest allowed number of check-outs was already waiting
-    /// ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)). Says nothing about the server's state.
+    /// ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)), or so many that this check-out would have been
+    /// served too late ([`PoolOptions::refuse_late`](crate::PoolOptions::refuse_late)). Says nothing about the server's
+    /// state.
     #[error("{0}")]
     WaitQueueFull(Box<WaitQueueFull>),
     /// The connection that this check-out opened could not be established, or the check-out was waiting in the queue
@@ -279,6 +281,16 @@ pub enum TimeLimit {
     Deadline,
 }
 
+impl TimeLimit {
+    /// Returns whether the use of the connection has to end within the limit, as far as the pool knows.
+    pub(crate) fn includes_use(self) -> bool {
+        match self {
+            Self::Timeout | Self::Deadline => true,
+            Self::WaitQueueTimeout | Self::Operation(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for TimeLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -356,7 +368,8 @@ impl WaitQueueTimeoutError {
 
 impl StdError for WaitQueueTimeoutError {}
 
-/// A check-out failed at once because the largest allowed number of check-outs was already waiting.
+/// A check-out failed at once because too many others were waiting: the largest allowed number, or so many that the
+/// check-out would have been served too late.
 ///
 /// ```
 /// use wharf::WaitQueueFull;
@@ -370,7 +383,7 @@ impl StdError for WaitQueueTimeoutError {}
 pub struct WaitQueueFull {
     /// The pool's address.
     pub address: Arc<str>,
-    /// How many check-outs may wait.
+    /// How many check-outs may wait (`u32::MAX` means no limit).
     pub max_waiting: u32,
     /// The pool's `maxPoolSize` (0 means no limit).
     pub max_pool_size: u32,
@@ -384,16 +397,50 @@ pub struct WaitQueueFull {
     pub pending: u32,
     /// How many check-outs were waiting when the error was made, just after the refusal.
     pub waiting: u32,
+    /// Why the check-out would have been served too late. `None` if the largest allowed number was waiting.
+    pub too_late: Option<TooLate>,
+}
+
+/// Why a check-out would have been served too late.
+///
+/// ```
+/// use wharf::{TooLate, WaitQueueFull};
+///
+/// fn advice(error: &WaitQueueFull) -> String {
+///     match &error.too_late {
+///         Some(TooLate { estimated, .. }) => format!("try again with a time limit of {estimated:?}, or later"),
+///         None => "try again later".to_owned(),
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TooLate {
+    /// The limit that the check-out would have exceeded.
+    pub limit: TimeLimit,
+    /// How much time was left until the limit.
+    pub time_left: Duration,
+    /// The estimated time until the check-out would have had a connection or, if the limit is `timeoutMS` or the
+    /// caller's deadline, until it would have used it. Includes a quarter for the error of the estimate.
+    pub estimated: Duration,
+    /// The measured mean time from one served check-out to the next, while check-outs were waiting.
+    pub pace: Duration,
 }
 
 impl fmt::Display for WaitQueueFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, max_waiting, max_pool_size, in_use, pending, waiting, .. } = self;
-        write!(
-            f,
-            "the queue of the connection pool for {address} is full: check-outs waiting: {waiting}, allowed: {max_waiting}, \
-             connections in use: {in_use}, being opened: {pending}, maxPoolSize: {max_pool_size}"
-        )
+        write!(f, "the queue of the connection pool for {address} is ")?;
+        match &self.too_late {
+            Some(TooLate { limit, time_left, estimated, pace }) => write!(
+                f,
+                "too long: estimated time: {estimated:.1?}, time left: {time_left:.1?} ({limit}), check-outs waiting: \
+                 {waiting}, served per second: {:.1}",
+                pace.as_secs_f64().recip(),
+            )?,
+            None => write!(f, "full: check-outs waiting: {waiting}, allowed: {max_waiting}")?,
+        }
+        write!(f, ", connections in use: {in_use}, being opened: {pending}, maxPoolSize: {max_pool_size}")
     }
 }
 

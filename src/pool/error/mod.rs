@@ -14,8 +14,8 @@ mod labels;
 
 #[cfg_attr(loom, allow(unused_imports, reason = "loom builds no runtime, which alone makes `NoRuntimeError`"))]
 pub use check_out::{
-    BudgetStatus, CheckOutError, Holders, NoRuntimeError, PoolClearedError, PoolClosedError, TimeLimit, WaitQueueFull,
-    WaitQueueTimeoutError,
+    BudgetStatus, CheckOutError, Holders, NoRuntimeError, PoolClearedError, PoolClosedError, TimeLimit, TooLate,
+    WaitQueueFull, WaitQueueTimeoutError,
 };
 pub use establish::{ConnectTimeoutError, EstablishError, Stage};
 pub use labels::Labels;

@@ -129,7 +129,8 @@ impl CheckOutMetrics {
 pub struct CheckOutFailures {
     /// A time limit was reached: [`CheckOutError::WaitQueueTimeout`](crate::CheckOutError::WaitQueueTimeout).
     pub timeout: u64,
-    /// Too many check-outs were waiting: [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull).
+    /// Too many check-outs were waiting, or too many to serve another in time:
+    /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull).
     pub queue_full: u64,
     /// The pool was closed: [`CheckOutError::PoolClosed`](crate::CheckOutError::PoolClosed).
     pub pool_closed: u64,

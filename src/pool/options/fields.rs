@@ -22,7 +22,7 @@ struct Field {
     set: fn(&mut PoolOptions, &str) -> Option<()>,
 }
 
-const FIELDS: [Field; 5] = [
+const FIELDS: [Field; 6] = [
     Field {
         name: "loadBalanced",
         allowed: "true or false",
@@ -76,6 +76,12 @@ const FIELDS: [Field; 5] = [
             options.jitter_percent = number(text, 0, 100)?.try_into().ok()?;
             Some(())
         },
+    },
+    Field {
+        name: "refuseLate",
+        allowed: "true or false",
+        value: |options| options.refuse_late.into(),
+        set: |options, text| text.parse().ok().map(|flag| options.refuse_late = flag),
     },
 ];
 
@@ -140,7 +146,7 @@ impl PoolOptions {
 
 /// A map with the names of connection strings. Times are in milliseconds. The other options have names in the same
 /// style: `backgroundIntervalMS` and `checkBeforeUseMS`, whose values may be words (`never`, `always`),
-/// `maxLifetimeMS`, and `jitterPercent`.
+/// `maxLifetimeMS`, `jitterPercent`, and `refuseLate`.
 impl Serialize for PoolOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.fields())
@@ -211,7 +217,7 @@ mod tests {
         json!({
             "maxIdleTimeMS": 3_000, "minPoolSize": 1, "maxPoolSize": 7, "maxConnecting": 3, "waitQueueTimeoutMS": 5,
             "loadBalanced": true, "backgroundIntervalMS": 20, "checkBeforeUseMS": "always", "maxLifetimeMS": 60_000,
-            "jitterPercent": 10
+            "jitterPercent": 10, "refuseLate": true
         })
     }
 

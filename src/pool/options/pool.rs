@@ -86,6 +86,19 @@ macro_rules! pool_options {
             /// Each connection's share is random, so connections that were opened together do not expire together. Not
             /// part of connection strings.
             pub jitter_percent: u8,
+            /// Whether a check-out that would be served too late fails at once. Default `false`.
+            ///
+            /// An overloaded pool otherwise serves its check-outs just before or just after their time limits, which helps
+            /// no caller. With this option, a check-out that finds others waiting estimates when it would be served, by the
+            /// number that wait and by the rate at which the pool has served them. If that is later than its limit, it
+            /// fails with [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which has the numbers. The
+            /// limit is `waitQueueTimeoutMS`, or what is left of `timeoutMS` or of the caller's deadline. The latter two have
+            /// to leave time for the use of the connection as well.
+            ///
+            /// A check-out without a limit is never refused, nor is any check-out while none waits or while the pool may
+            /// open more connections. A check-out that finds a connection at once costs nothing extra. Not part of
+            /// connection strings.
+            pub refuse_late: bool,
             specified: Specified,
         }
 
@@ -104,6 +117,7 @@ macro_rules! pool_options {
                     check_before_use: None,
                     max_lifetime: Duration::ZERO,
                     jitter_percent: 0,
+                    refuse_late: false,
                     specified: Specified::default(),
                 }
             }
@@ -294,6 +308,13 @@ impl PoolOptions {
         self
     }
 
+    /// Sets [`refuse_late`](Self#structfield.refuse_late).
+    #[doc(alias("admission", "load_shedding"))]
+    pub fn refuse_late(mut self, refuse: bool) -> Self {
+        self.refuse_late = refuse;
+        self
+    }
+
     /// Returns whether connections can become unusable merely by growing old or staying idle.
     pub(crate) fn has_expiry(&self) -> bool {
         !self.max_idle_time.is_zero() || !self.max_lifetime.is_zero()
@@ -394,6 +415,7 @@ impl PoolOptions {
             ("checkBeforeUse", self.check_before_use != other.check_before_use),
             ("maxLifetime", self.max_lifetime != other.max_lifetime),
             ("jitterPercent", self.jitter_percent != other.jitter_percent),
+            ("refuseLate", self.refuse_late != other.refuse_late),
         ];
         let others = others.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name);
         Self::TABLE.iter().filter(differs).map(|option| option.name).chain(others)
@@ -485,6 +507,7 @@ mod tests {
             (present.clone().check_before_use(CheckBeforeUse::Always), "checkBeforeUse"),
             (present.clone().max_lifetime(second), "maxLifetime"),
             (present.clone().jitter_percent(5), "jitterPercent"),
+            (present.clone().refuse_late(true), "refuseLate"),
         ] {
             assert_eq!(check(changed), Err(option));
         }

@@ -20,7 +20,7 @@ use super::home::Home;
 use super::opening::{self, OpenRequest};
 use super::pool::Pool;
 use super::timer::{Lapse, polled_at, within};
-use crate::pool::core::{Grant, Idle, Permit, Phase};
+use crate::pool::core::{Grant, Idle, Permit, Phase, Refusal};
 use crate::pool::error::{CheckOutError, NoRuntimeError, TimeLimit};
 use crate::pool::sync::{Contained, Watch};
 
@@ -73,10 +73,14 @@ impl TimeLimits {
         [self.queue, self.whole.map(|(at, _)| at)]
     }
 
+    fn all(&self) -> impl Iterator<Item = (Instant, TimeLimit)> {
+        let queue = self.queue.map(|at| (at, TimeLimit::WaitQueueTimeout));
+        [queue, self.whole].into_iter().flatten()
+    }
+
     /// Returns the limit that is reached first by a check-out in the queue.
     fn in_queue(&self) -> Option<(Instant, TimeLimit)> {
-        let queue = self.queue.map(|at| (at, TimeLimit::WaitQueueTimeout));
-        [queue, self.whole].into_iter().flatten().min_by_key(|(at, _)| *at)
+        self.all().min_by_key(|(at, _)| *at)
     }
 }
 
@@ -121,6 +125,7 @@ impl<E: Establish> Pool<E> {
         let core = &self.core;
         if grant.is_none() {
             self.resumed(&limits).await?;
+            self.refuse_late(&limits)?;
         }
         loop {
             let granted = match grant.take() {
@@ -169,6 +174,17 @@ impl<E: Establish> Pool<E> {
         });
         let waited = self.in_time(limits.in_queue(), limits.by_caller, over).await;
         waited.map_err(|lapsed| self.error_of(lapsed, limits))
+    }
+
+    /// Refuses a check-out that would be served too late, if the pool's options say so.
+    fn refuse_late(&self, limits: &TimeLimits) -> Result<(), CheckOutError> {
+        let core = &self.core;
+        if !core.options().refuse_late {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let mut late = limits.all().filter_map(|(at, limit)| core.too_late(at.saturating_duration_since(now), limit));
+        late.next().map_or(Ok(()), |late| Err(core.refused(Refusal::Late(late))))
     }
 
     async fn granted_in_time(

@@ -24,6 +24,7 @@ mod event_errors;
 mod events;
 mod holders;
 mod interleavings;
+mod late;
 mod lifecycle;
 mod limits;
 mod metrics;

@@ -298,7 +298,7 @@ mod tests {
         let text = r#"{
             "hosts": ["db.example.com:27018"], "maxIdleTimeMS": 3000, "minPoolSize": 1, "maxPoolSize": 7,
             "maxConnecting": 3, "waitQueueTimeoutMS": 5, "backgroundIntervalMS": "never", "checkBeforeUseMS": "never",
-            "maxLifetimeMS": 60000, "jitterPercent": 10, "loadBalanced": false, "appName": "shop",
+            "maxLifetimeMS": 60000, "jitterPercent": 10, "refuseLate": true, "loadBalanced": false, "appName": "shop",
             "driverInfo": { "name": "shop-client", "version": "1.2", "platform": null }, "authSource": "$external",
             "username": "ada", "authMechanism": "PLAIN", "database": "shop", "tls": true, "tlsCAFile": "ca.pem",
             "tlsCertificateKeyFile": "key.pem", "tlsAllowInvalidCertificates": true, "tlsAllowInvalidHostnames": true,

@@ -297,6 +297,11 @@ impl<G> WaitList<G> {
         self.locked.lock()
     }
 
+    /// Returns the number of waiters, not counting openers. Counts some that have left.
+    pub(super) fn span(&self) -> u32 {
+        Lane::OF_PERMITS.into_iter().map(|lane| self.lanes.queue(lane).tickets.peek().span()).sum()
+    }
+
     /// Takes the lock, with room for one more waiter in `lane`.
     #[inline]
     pub(super) fn lock_with_room(&self, lane: Lane) -> BriefGuard<'_, LockedWaitList<G>> {
