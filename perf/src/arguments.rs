@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::client;
+use crate::overload;
 use crate::soak;
 use crate::subjects::Kind;
 
@@ -37,6 +38,9 @@ pub enum Mode {
     /// Compares wharf's client with its pool and with the official driver: commands, operations on one document, cursors,
     /// inserts in bulk, failover and memory.
     Client(client::Client),
+    /// Compares pools under more load than they can serve, with and without the refusal of late check-outs. Needs no
+    /// mongod.
+    Overload(overload::Overload),
     /// Uses pools in every way at once for long, with clears, resizes, renewals and restarts, and counts what is left. Exits
     /// with 1 unless all counts are right.
     Soak(soak::Soak),
@@ -51,9 +55,9 @@ pub enum Mode {
     /// Measures the memory of idle clients. The comparison runs this.
     #[command(hide = true)]
     Memory(client::Memory),
-    /// Answers hello and `ping` at the lowest possible cost, until standard input ends. The comparison runs this.
+    /// Answers hello and `ping` at the lowest possible cost or after a delay, until standard input ends. The comparison runs this.
     #[command(hide = true)]
-    Frugal,
+    Frugal(Delayed),
     /// Measures one subject under load. The comparison runs this.
     #[command(hide = true)]
     Cell(Cell),
@@ -213,6 +217,13 @@ pub struct ColdStart {
 pub struct Allocations {
     #[command(flatten)]
     pub child: Child,
+}
+
+#[derive(Debug, Args)]
+pub struct Delayed {
+    /// How long each `ping` takes, in seconds.
+    #[arg(long, value_parser = seconds)]
+    pub delay: Option<Duration>,
 }
 
 /// The size of the compared pools.

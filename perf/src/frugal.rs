@@ -12,6 +12,7 @@ pub use epoll::serve;
 
 use std::io;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use bson::raw::{CStr, cstr};
 
@@ -30,8 +31,18 @@ pub struct Frugal {
 impl Frugal {
     /// Starts this program again, as a server.
     pub fn start() -> Result<Self, Failure> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server that takes this long for each `ping`.
+    pub fn start_delayed(delay: Duration) -> Result<Self, Failure> {
+        Self::start_with(&["--delay", &delay.as_secs_f64().to_string()])
+    }
+
+    fn start_with(arguments: &[&str]) -> Result<Self, Failure> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("frugal")
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -58,6 +69,6 @@ impl Drop for Frugal {
 
 /// Refuses to serve.
 #[cfg(not(target_os = "linux"))]
-pub fn serve() -> Result<(), Failure> {
+pub fn serve(_: Option<Duration>) -> Result<(), Failure> {
     Err("the server that costs less than its clients needs Linux".into())
 }

@@ -18,6 +18,7 @@ mod frugal;
 mod item;
 mod load;
 mod observer;
+mod overload;
 mod report;
 mod scale;
 mod server;
@@ -54,13 +55,15 @@ fn main() -> ExitCode {
         Some(Mode::Documents(documents)) => client::documents(documents).map(|()| true),
         Some(Mode::Failover(failover)) => client::failover(failover).map(|()| true),
         Some(Mode::Memory(memory)) => client::memory(memory).map(|()| true),
+        Some(Mode::Overload(overload)) => overload::run(overload),
+        Some(Mode::Frugal(frugal)) => frugal::serve(frugal.delay).map(|()| true),
         Some(Mode::Soak(soak)) => soak::run(soak),
-        Some(Mode::Frugal) => frugal::serve().map(|()| true),
         Some(Mode::Allocations(counted)) => child::allocations(counted).map(|()| true),
         Some(Mode::ColdStart(cold)) => child::cold_start(cold).map(|()| true),
     };
     let checks = match &arguments.mode {
         Some(Mode::Client(client)) => client.check,
+        Some(Mode::Overload(overload)) => overload.check,
         Some(Mode::Soak(_)) => true,
         _ => arguments.comparison.check,
     };

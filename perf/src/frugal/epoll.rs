@@ -1,8 +1,10 @@
 //! The server itself.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use nix::errno::Errno;
@@ -22,8 +24,8 @@ const REQUEST_CAPACITY: usize = 16 * 1024;
 const LISTENER: u64 = u64::MAX;
 const INPUT: u64 = u64::MAX - 1;
 
-/// Serves until standard input ends.
-pub fn serve() -> Result<(), Failure> {
+/// Serves until standard input ends. If there is a delay, each `ping` takes that long.
+pub fn serve(delay: Option<Duration>) -> Result<(), Failure> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     listener.set_nonblocking(true)?;
     println!("{}", listener.local_addr()?);
@@ -31,10 +33,11 @@ pub fn serve() -> Result<(), Failure> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
     epoll.add(input.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP, INPUT))?;
-    let mut server = Server::default();
+    let mut server = Server { delay, ..Server::default() };
     let mut events = [EpollEvent::empty(); 256];
     loop {
-        let count = match epoll.wait(&mut events, EpollTimeout::NONE) {
+        let timeout = server.reply_when_due()?;
+        let count = match epoll.wait(&mut events, timeout) {
             Ok(count) => count,
             Err(Errno::EINTR) => continue,
             Err(error) => return Err(error.into()),
@@ -56,16 +59,30 @@ struct Server {
     created: i64,
     commands: i64,
     ok: Vec<u8>,
+    delay: Option<Duration>,
+    /// The delayed replies, earliest first.
+    due: VecDeque<Due>,
+}
+
+/// A delayed reply to a `ping`.
+struct Due {
+    at: Instant,
+    /// The connection's number, and how many connections there were before it, because numbers are used again.
+    connection: (usize, i64),
+    request: [u8; 4],
 }
 
 impl Default for Server {
     fn default() -> Self {
-        Self { connections: Vec::new(), free: Vec::new(), created: 0, commands: 0, ok: message(&rawdoc! { "ok": 1.0 }) }
+        let (connections, free, due) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { connections, free, created: 0, commands: 0, ok: message(&rawdoc! { "ok": 1.0 }), delay: None, due }
     }
 }
 
 struct Connection {
     stream: TcpStream,
+    /// How many connections there were before it.
+    before: i64,
     request: Box<[u8; REQUEST_CAPACITY]>,
     length: usize,
 }
@@ -84,7 +101,8 @@ impl Server {
             self.connections.len() - 1
         });
         epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?;
-        self.connections[number] = Some(Connection { stream, request: Box::new([0; REQUEST_CAPACITY]), length: 0 });
+        self.connections[number] =
+            Some(Connection { stream, before: self.created, request: Box::new([0; REQUEST_CAPACITY]), length: 0 });
         self.created += 1;
         Ok(())
     }
@@ -93,7 +111,7 @@ impl Server {
     /// it.
     fn answer(&mut self, number: usize) -> Result<(), Failure> {
         let Some(connection) = &mut self.connections[number] else { return Ok(()) };
-        let Connection { stream, request, length } = connection;
+        let Connection { stream, request, length, .. } = connection;
         let is_open = match stream.read(&mut request[*length..]) {
             Ok(0) => false,
             Ok(read) => {
@@ -117,16 +135,41 @@ impl Server {
         Ok(())
     }
 
+    /// Sends the delayed replies that are due. Returns the time until the next.
+    fn reply_when_due(&mut self) -> Result<EpollTimeout, Failure> {
+        while let Some(due) = self.due.front() {
+            let left = due.at.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                // Rounded up to milliseconds, as tokio's timers are.
+                return Ok(EpollTimeout::try_from(left + Duration::from_micros(999))?);
+            }
+            let (number, before) = due.connection;
+            self.ok[8..12].copy_from_slice(&due.request);
+            self.due.pop_front();
+            if let Some(connection) = self.connections[number].as_mut().filter(|connection| connection.before == before)
+            {
+                // A client that has closed the connection does not want the reply.
+                let _ = connection.stream.write(&self.ok);
+            }
+        }
+        Ok(EpollTimeout::NONE)
+    }
+
     /// Answers a connection's request. Returns whether the connection is still usable.
     fn reply(&mut self, number: usize, length: usize) -> Result<bool, Failure> {
         let open = self.connections.len() - self.free.len();
-        let Some(Connection { stream, request, .. }) = &mut self.connections[number] else { return Ok(false) };
+        let Some(Connection { stream, before, request, .. }) = &mut self.connections[number] else { return Ok(false) };
         let request = &request[..length];
         let mut other;
         // The most frequent requests come first. The name is the first key of the body.
         let reply = if field(request, 12) != OPERATION {
             return Ok(false);
         } else if request[BEFORE_BODY + 5..].starts_with(b"ping\0") {
+            if let Some(delay) = self.delay {
+                let request = [request[4], request[5], request[6], request[7]];
+                self.due.push_back(Due { at: Instant::now() + delay, connection: (number, *before), request });
+                return Ok(true);
+            }
             &mut self.ok
         } else {
             let body = RawDocument::from_bytes(&request[BEFORE_BODY..])?;
