@@ -180,6 +180,7 @@ impl<E: Environment> Held<E> {
     #[inline]
     fn hand_over(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
         if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
+            self.core().waiter_is_served();
             self.grant_to(claimed, before_grant);
             return true;
         }
@@ -219,6 +220,7 @@ impl<E: Environment> Held<E> {
         }
         let claimed = lanes.into_iter().find_map(|lane| queue.claim_first(lane));
         if claimed.is_some() {
+            self.core().waiter_is_served();
             self.core().settle(queue);
         }
         Ok(claimed)

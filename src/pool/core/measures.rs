@@ -161,9 +161,6 @@ impl<E: Environment> Held<E> {
             // The sum comes first, because the count publishes it.
             slot.tally().add_waited(waited);
             core.measures.of_shard(core.environment.shard_hint()).waited.count(waited);
-            if let Some(pace) = &core.measures.pace {
-                pace.count();
-            }
         }
         if slot.tally().count_other() {
             slot.set_since(now);

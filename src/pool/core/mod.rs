@@ -150,6 +150,7 @@ mod environment;
 mod held;
 mod hold;
 mod holding;
+mod late;
 mod lease;
 mod leaving;
 mod maintenance;

@@ -1,50 +1,16 @@
-//! The refusal of check-outs that would be served too late ([`PoolOptions::refuse_late`](crate::PoolOptions)).
-//!
-//! A check-out with a time limit that finds others waiting is refused, before it joins them, if the pool expects to serve
-//! it after its limit.
-//!
-//! # The pace
+//! The pace of a pool: how fast it serves waiters.
 //!
 //! The *pace* is the mean time from one served waiter to the next. A clock runs only while a waiter is in the queue, so
-//! times without demand do not count. The pace is the time on this clock since a mark, divided by the number of waiters
-//! that were served since with a connection that came back. The mark is 8 to 16 uses of each connection old, so the pace follows a change of the load
-//! within that many uses.
+//! times without demand do not count. The pace is the time on this clock since a mark, divided by the number of
+//! connections that were handed over since. The mark is 8 to 16 uses of each connection old, so the pace follows a change
+//! of the load within that many uses.
 //!
-//! # The rule
-//!
-//! A check-out behind w waiters is served after w + 1 paces. While all of c connections are in use, each use takes c
-//! paces. So if the limit includes the use, as `timeoutMS` and a caller's deadline do, the check-out needs w + 1 + c
-//! paces. A quarter is added for what the estimate does not know. The check-out is refused if it has less time left.
-//!
-//! The margin was chosen by a simulation at 1.5 times the capacity, with limits of ten uses. Without it, all waiters are
-//! served just before their limit, and with random times of use a third of the work was late. A larger margin
-//! refuses check-outs of a short burst that could be served.
-//!
-//! | state of the pool | a check-out with a limit |
-//! | --- | --- |
-//! | no waiter in the queue | is never refused. So a server that has stalled is always tried again: once the waiters have reached their own limits, the next check-out joins. |
-//! | it may open more connections | is never refused, and the pace begins anew, because it said nothing about a larger pool |
-//! | the pace is unknown: fewer waiters were served than there are connections, or no check-out has asked for ten seconds | is never refused |
-//! | no waiter is being served | sees the pace rise with the clock, until it falls again with the waiters that are served |
-//! | paused or closed | fails for that reason |
-//! | suspended | waits outside of the queue, and asks afterwards |
-//!
-//! An opener is not in the queue: it brings the connection that it takes.
-//!
-//! # Why the order stays first come, first served
-//!
-//! Serving the newest waiter first is the other remedy that is known. It keeps useful work as high as a refusal does,
-//! but the waiters that it passes over fail only at their limit. At 0.95 of the capacity, where nothing need fail, it
-//! makes some of the oldest late. And a newest waiter cannot be claimed with one swap of the list's word: its
-//! ticket would leave a gap, which only the holder of the list's lock may make.
+//! A queue that ends before a waiter was served for each connection is not measured. Connections often come back
+//! together, as after a tick of a timer, and most of them then find no waiter: the queue would count for too long. If no
+//! waiter was served at all, its time does count, because the pool may have stalled.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
-use std::time::Duration;
 
-use super::core::Core;
-use super::environment::Environment;
-use super::state::Phase;
-use crate::pool::error::{TimeLimit, TooLate};
 use crate::pool::sync::Mutex;
 
 /// Measures how fast waiters are served. All its numbers are statistics: nothing is published by them, so all accesses
@@ -55,8 +21,10 @@ pub(super) struct Pace {
     /// and the rest is the reading of the stopwatch at which the clock would have been at 0. Changes under the wait
     /// list's lock.
     clock: StatisticU64,
-    /// The number of waiters that got a connection that was not opened for them.
+    /// The number of waiters to which a connection was handed over.
     served: StatisticU64,
+    /// The time on the clock and the number of waiters served when the clock was last started.
+    began: [StatisticU64; 2],
     /// The pace in nanoseconds, as the bits of an `f64`, or 0 if it is unknown.
     measured: StatisticU64,
     /// The reading of the stopwatch when the pace was measured.
@@ -82,24 +50,34 @@ impl Pace {
     const MEASURED_EVERY: u64 = 1_000_000;
     /// If no check-out has asked for the pace for this many nanoseconds, it is forgotten.
     const KEPT_FOR: u64 = 10_000_000_000;
-    /// What the estimate is multiplied by, because neither the pace nor the time of a use is constant.
-    const MARGIN: f64 = 1.25;
 
     pub(super) fn count(&self) {
         self.served.fetch_add(1, StatisticOrdering::Relaxed);
     }
 
     /// Starts the clock, unless it is running. Called under the wait list's lock.
-    fn start(&self, now: u64) {
+    pub(super) fn start(&self, now: u64) {
         let time = self.clock.load(StatisticOrdering::Relaxed);
         if time & Self::RUNS == 0 {
+            let served = self.served.load(StatisticOrdering::Relaxed);
+            self.began.iter().zip([time, served]).for_each(|(of, value)| of.store(value, StatisticOrdering::Relaxed));
             self.clock.store(Self::RUNS | now.saturating_sub(time), StatisticOrdering::Relaxed);
         }
     }
 
-    /// Stops the clock. Called under the wait list's lock.
-    fn stop(&self, now: u64) {
-        self.clock.store(self.time(now), StatisticOrdering::Relaxed);
+    /// Stops the clock, unless it has stopped. Called under the wait list's lock.
+    pub(super) fn stop(&self, now: u64, connections: u32) {
+        if self.clock.load(StatisticOrdering::Relaxed) & Self::RUNS == 0 {
+            return;
+        }
+        let [time, before] = [0, 1].map(|of| self.began[of].load(StatisticOrdering::Relaxed));
+        let served = self.served.load(StatisticOrdering::Relaxed).saturating_sub(before);
+        if (1..connections.into()).contains(&served) {
+            self.served.fetch_sub(served, StatisticOrdering::Relaxed);
+            self.clock.store(time, StatisticOrdering::Relaxed);
+        } else {
+            self.clock.store(self.time(now), StatisticOrdering::Relaxed);
+        }
     }
 
     fn time(&self, now: u64) -> u64 {
@@ -110,7 +88,7 @@ impl Pace {
     }
 
     /// Returns the pace in nanoseconds, if it is known. `connections` is the number of connections that exist.
-    fn nanos(&self, now: u64, connections: u32, may_grow: bool) -> Option<f64> {
+    pub(super) fn nanos(&self, now: u64, connections: u32, may_grow: bool) -> Option<f64> {
         let before = self.measured_at.load(StatisticOrdering::Relaxed);
         let age = now.saturating_sub(before);
         let relaxed = StatisticOrdering::Relaxed;
@@ -128,53 +106,11 @@ impl Pace {
         let [older, newer] = &mut *marks;
         if forget {
             (*older, *newer) = (here, here);
-        } else if here.served - newer.served >= Self::LEAST_SERVED.max(Self::USES * connections) {
+        } else if here.served.saturating_sub(newer.served) >= Self::LEAST_SERVED.max(Self::USES * connections) {
             *older = std::mem::replace(newer, here);
         }
-        let served = here.served - older.served;
+        let served = here.served.saturating_sub(older.served);
         if served < connections { 0.0 } else { here.time.saturating_sub(older.time) as f64 / served as f64 }
-    }
-}
-
-impl<E: Environment> Core<E> {
-    /// Notes that a waiter is in the queue, for the pace. Called under the wait list's lock.
-    pub(super) fn queue_begins(&self) {
-        if let Some(pace) = &self.measures.pace {
-            pace.start(self.environment.stopwatch());
-        }
-    }
-
-    /// Notes that no waiter is in the queue. Called under the wait list's lock.
-    pub(super) fn queue_ends(&self) {
-        if let Some(pace) = &self.measures.pace {
-            pace.stop(self.environment.stopwatch());
-        }
-    }
-
-    /// Returns why a check-out that now joined the queue, with so much time left until `limit`, would be served too
-    /// late, or `None` if it would not.
-    ///
-    /// Does not take the wait list's lock unless the check-out seems to be too late.
-    pub fn too_late(&self, time_left: Duration, limit: TimeLimit) -> Option<TooLate> {
-        let pace = self.measures.pace.as_ref()?;
-        let joined = self.wait_list.span();
-        if joined == 0 || self.state.load().phase != Phase::Ready {
-            return None;
-        }
-        let total = self.capacity.load().total;
-        let nanos = pace.nanos(self.environment.stopwatch(), total, total < self.limits().total)?;
-        let uses = if limit.includes_use() { total } else { 0 };
-        let estimated = |waiting: u32| {
-            let served = f64::from(waiting) + 1.0 + f64::from(uses);
-            Duration::from_nanos((served * nanos * Pace::MARGIN) as u64)
-        };
-        if estimated(joined) <= time_left {
-            return None;
-        }
-        // Some may have left, which only the holder of the lock can tell.
-        let waiting = self.wait_list.lock().waiting();
-        let (estimated, pace) = (estimated(waiting), Duration::from_nanos(nanos as u64));
-        (waiting > 0 && estimated > time_left).then_some(TooLate { limit, time_left, estimated, pace })
     }
 }
 
@@ -199,12 +135,31 @@ mod tests {
         serve(&pace, &mut now, 3, 2 * MS);
         pace.start(now);
         serve(&pace, &mut now, 1, 2 * MS);
-        pace.stop(now);
-        pace.stop(now);
+        pace.stop(now, 4);
+        pace.stop(now, 4);
         now += 1_000 * MS;
         pace.start(now);
         serve(&pace, &mut now, 4, 2 * MS);
         assert_eq!(pace.nanos(now, 4, false), Some(2e6));
+    }
+
+    #[test]
+    fn short_queue_does_not_count_unless_no_waiter_was_served() {
+        let (pace, mut now) = (Pace::default(), 0);
+        pace.start(now);
+        serve(&pace, &mut now, 8, 2 * MS);
+        pace.stop(now, 4);
+        for _ in 0..100 {
+            now += MS;
+            pace.start(now);
+            serve(&pace, &mut now, 3, 5 * MS);
+            pace.stop(now, 4);
+        }
+        assert_eq!(pace.nanos(now, 4, false), Some(2e6));
+        pace.start(now);
+        now += 24 * MS;
+        pace.stop(now, 4);
+        assert_eq!(pace.nanos(now, 4, false), Some(5e6));
     }
 
     #[test]
