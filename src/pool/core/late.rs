@@ -16,7 +16,7 @@
 //! | state of the pool | a check-out with a limit |
 //! | --- | --- |
 //! | no waiter in the queue | is never refused. So a server that has stalled is always tried again: once the waiters have reached their own limits, the next check-out joins. |
-//! | it may open more connections | is never refused, and the pace begins anew, because it said nothing about a larger pool |
+//! | it may open more connections, and its budget, if it has one, is not used up | is never refused, and the pace begins anew, because it said nothing about a larger pool |
 //! | the pace is unknown: fewer waiters were served than there are connections, or no check-out has asked for ten seconds | is never refused |
 //! | no waiter is being served | sees the pace rise with the clock, until it falls again with the waiters that are served |
 //! | paused or closed | fails for that reason |
@@ -75,7 +75,8 @@ impl<E: Environment> Core<E> {
             return None;
         }
         let total = self.capacity.load().total;
-        let nanos = pace.nanos(self.environment.stopwatch(), total, total < self.limits().total)?;
+        let may_grow = total < self.limits().total && !self.lacks_budget();
+        let nanos = pace.nanos(self.environment.stopwatch(), total, may_grow)?;
         let uses = if limit.includes_use() { total } else { 0 };
         let estimated = |waiting: u32| {
             let served = f64::from(waiting) + 1.0 + f64::from(uses);

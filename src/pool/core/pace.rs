@@ -110,7 +110,8 @@ impl Pace {
             *older = std::mem::replace(newer, here);
         }
         let served = here.served.saturating_sub(older.served);
-        if served < connections { 0.0 } else { here.time.saturating_sub(older.time) as f64 / served as f64 }
+        // A pool may have waiters and no connection, if its budget is used up.
+        if served < connections.max(1) { 0.0 } else { here.time.saturating_sub(older.time) as f64 / served as f64 }
     }
 }
 

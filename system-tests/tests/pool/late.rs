@@ -4,7 +4,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance};
-use wharf::{CheckOutError, Connection, Pool, PoolOptions, TimeLimit, TooLate, WaitQueueFull};
+use wharf::{Budget, CheckOutError, Connection, Pool, PoolOptions, TimeLimit, TooLate, WaitQueueFull};
 
 use super::mock::{Attempt, Mock, builder, counts, poll_once, settle};
 
@@ -177,6 +177,26 @@ async fn pool_that_may_open_connections_refuses_none() {
     settle().await;
     let _second = begin(&pool, ms(100)).await.ok().unwrap();
     let _third = begin(&pool, ms(1)).await.ok().expect("a pool that grows refused a check-out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_whose_budget_is_used_up_refuses_as_if_it_had_all_of_its_connections() {
+    let budget = Budget::new(1).unwrap();
+    let options = PoolOptions::default().max_pool_size(3).refuse_late(true);
+    let [pool, other] = [(); 2].map(|()| {
+        let builder = builder(&Mock::new([])).options(options.clone()).tokio_clock(true);
+        let pool = builder.budget(&budget).build().unwrap();
+        pool.ready();
+        pool
+    });
+    let held = take_turns(&pool, pool.check_out().await.unwrap(), 10, ms(8)).await;
+    let first = begin(&pool, ms(100)).await.ok().unwrap();
+    assert_eq!(too_late(begin(&pool, ms(1)).await).pace, ms(8));
+    // A pool without a connection has served no waiter, which says nothing about its pace.
+    let _second = begin(&other, ms(100)).await.ok().unwrap();
+    advance(ms(50)).await;
+    let _third = begin(&other, ms(1)).await.ok().expect("a pool without a pace refused a check-out");
+    drop((first, held));
 }
 
 #[tokio::test(start_paused = true)]
