@@ -20,7 +20,17 @@ fn every_subject_is_measured_under_overload() {
     let subjects: Vec<&str> = lines.iter().map(|line| line["subject"].as_str().unwrap()).collect();
     assert_eq!(
         subjects,
-        ["wharf", "wharf-refusing", "deadpool", "bb8", "newest-first", "client", "client-refusing", "official"]
+        [
+            "wharf",
+            "wharf-refusing",
+            "wharf-shorter",
+            "deadpool",
+            "bb8",
+            "newest-first",
+            "client",
+            "client-refusing",
+            "official"
+        ]
     );
     for line in &lines {
         let [capacity, useful, in_vain] = ["capacity", "useful", "in_vain"].map(|value| line[value].as_f64().unwrap());

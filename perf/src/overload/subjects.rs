@@ -21,6 +21,8 @@ pub enum Subject {
     Wharf,
     /// The same with `refuse_late`.
     WharfRefusing,
+    /// The same without `refuse_late`, but with limits that leave twice the time of service for the use.
+    WharfShorter,
     Deadpool,
     Bb8,
     /// A sketch of a pool that serves the newest waiter first.
@@ -40,9 +42,10 @@ impl fmt::Display for Subject {
 }
 
 impl Subject {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Wharf,
         Self::WharfRefusing,
+        Self::WharfShorter,
         Self::Deadpool,
         Self::Bb8,
         Self::NewestFirst,
@@ -67,13 +70,14 @@ pub async fn open(subject: Subject, connections: u32, service: Duration, limit: 
     let options = PoolOptions::default().max_pool_size(connections).refuse_late(subject.refuses_late());
     let mut server = None;
     let work: Work = match subject {
-        Subject::Wharf | Subject::WharfRefusing => {
+        Subject::Wharf | Subject::WharfRefusing | Subject::WharfShorter => {
             let pool = Pool::builder("dummy", Dummies).options(options).build()?;
             pool.ready();
+            let for_use = if subject == Subject::WharfShorter { 2 * service } else { Duration::ZERO };
             Arc::new(move |deadline| {
                 let pool = pool.clone();
                 Box::pin(async move {
-                    let Ok(_connection) = pool.check_out_until(deadline).await else { return false };
+                    let Ok(_connection) = pool.check_out_until(deadline - for_use).await else { return false };
                     sleep(service).await;
                     true
                 })
