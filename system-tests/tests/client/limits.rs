@@ -270,7 +270,7 @@ async fn client_tells_which_line_holds_a_connection() {
     assert!(site.file().ends_with("limits.rs") && site.line() == line, "{site}");
     let error = client.run_command("admin", &ping).await.unwrap_err().to_string();
     assert!(error.contains(&format!("limits.rs:{line}")), "{error}");
-    // Accounting is switched off while a pool exists.
+    // Accounting is switched off and on again while a pool exists.
     client.account_for_holders(false);
     assert_eq!(holders(), []);
     let error = client.run_command("admin", &ping).await.unwrap_err().to_string();
