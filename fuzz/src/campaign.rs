@@ -46,7 +46,7 @@ pub fn try_input(target: &Target, input: &[u8]) -> Result<bool, Finding> {
         .map_err(|panic| Finding { input: input.to_vec(), message: message(&*panic) })
 }
 
-/// Runs the target on mutations of its seeds, which are determined by `seed`.
+/// Runs the target on mutations of its seeds. `seed` determines the mutations.
 ///
 /// # Errors
 ///

@@ -419,8 +419,8 @@ fn token_of(cursor: &Cursor) -> Option<&RawDocument> {
     cursor.reply().get_document("cursor").ok()?.get_document("postBatchResumeToken").ok()
 }
 
-/// Returns the pause before a resumption, after this number of resumptions without a batch. `random` is a number from 0
-/// up to 1.
+/// Returns the pause before the next resumption. `resumptions` is the number of resumptions since the last batch.
+/// `random` is a number from 0 up to 1.
 fn pause_before(resumptions: u32, random: f64) -> Duration {
     match resumptions {
         0 => Duration::ZERO,

@@ -56,7 +56,7 @@ impl Explicit {
         self.is_implicit
     }
 
-    /// Sets the time limit of a call to `with_transaction`, which holds until the returned value drops. If an outer
+    /// Sets the time limit of a call to `with_transaction`. The limit holds until the returned value drops. If an outer
     /// call already has a limit, that limit stays, because it covers everything the call does.
     pub(super) fn limit_to(self: &Arc<Self>, limit: Option<Limit>) -> LimitedCall {
         let mut present = self.locked_limit();

@@ -228,8 +228,8 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// Waits until the events that are already queued are delivered, and may deliver them. Returns at once inside a
-    /// subscriber.
+    /// Waits until the events that are already queued are delivered. This call may deliver them itself. Returns at once
+    /// inside a subscriber.
     #[cold]
     fn catch_up(&self, on_event: &impl Fn(&T)) {
         if !inside::is_inside() {

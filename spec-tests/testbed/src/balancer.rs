@@ -1,4 +1,4 @@
-//! A load balancer in front of one server, which does not know about it.
+//! A load balancer in front of one server. The server does not know about it.
 //!
 //! It takes `loadBalanced` out of the hello of each connection, and adds a `serviceId` to the reply. The `serviceId` is
 //! made from the process that answers (the load balancer tests of the specifications, "Test Runner Configuration"). All

@@ -47,7 +47,7 @@ struct Deployment {
 }
 
 impl Deployment {
-    /// Starts servers at these ports, each with its hello.
+    /// Starts a server at each port, with the reply to hello that is given for it.
     async fn start(servers: impl IntoIterator<Item = (u16, Document)>) -> Self {
         let certificates = Certificates::create().unwrap();
         let (mut scripted, mut fronts) = (Vec::new(), Vec::new());

@@ -232,7 +232,7 @@ impl Record {
     }
 
     fn load(&self) -> ServerSession {
-        // ORD: Relaxed, for all fields: the pop of the slot, or the holding of the front, made them visible.
+        // ORD: Relaxed, for all fields: popping the slot, or taking hold of the front, made them visible.
         let [low, high] = [0, 1].map(|half| u128::from(self.id[half].load(Ordering::Relaxed)));
         ServerSession {
             id: SessionId::from_bytes((high << 64 | low).to_le_bytes()),

@@ -166,8 +166,8 @@ impl Credential {
 
     /// `OIDC_HUMAN_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` with the help of a human.
     ///
-    /// The callback may take 5 minutes, which does not count towards `connectTimeoutMS`. It is called only for servers that
-    /// [`allowed_hosts`](Self::allowed_hosts) lists.
+    /// The callback may take 5 minutes. This time does not count towards `connectTimeoutMS`. The callback is run only
+    /// for servers that [`allowed_hosts`](Self::allowed_hosts) lists.
     pub fn oidc_human_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
         self.oidc.human_callback = Some(Callback(Arc::new(callback)));
         self

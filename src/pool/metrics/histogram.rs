@@ -101,7 +101,7 @@ impl Histogram {
         }))
     }
 
-    /// Returns the histogram with this sum, in nanoseconds, which was added up elsewhere.
+    /// Returns the histogram with this sum in nanoseconds, which was added up elsewhere.
     pub(crate) fn with_sum(self, sum: u64) -> Self {
         Self { sum, ..self }
     }

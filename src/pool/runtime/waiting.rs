@@ -98,7 +98,7 @@ impl<E: Establish> Pool<E> {
         self.obtain(None, TimeLimits::of_options(self)).await
     }
 
-    /// Waits for a connection until a deadline, and within `waitQueueTimeoutMS` if it applies.
+    /// Waits for a connection until a deadline, but at most for `waitQueueTimeoutMS`, if that option applies.
     pub(super) async fn obtain_until(&self, deadline: Instant) -> opening::Acquired<E> {
         let limits = TimeLimits { whole: Some((deadline, TimeLimit::Deadline)), ..TimeLimits::of_options(self) };
         self.obtain(None, limits).await

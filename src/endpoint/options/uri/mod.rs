@@ -149,10 +149,10 @@ fn shown(text: &str) -> String {
 
 /// Reads the parts of a connection string, and collects warnings.
 struct Reader {
-    /// Whether hosts and values may be shown: they cannot be part of a password.
+    /// Whether hosts and values may be shown, because they cannot be part of a password.
     shows_values: bool,
-    /// Whether keys may be shown: they cannot be part of a secret. The rest of a secret option whose ampersand is not
-    /// percent-encoded looks like a key.
+    /// Whether keys may be shown, because they cannot be part of a secret. The rest of a secret option whose ampersand
+    /// is not percent-encoded looks like a key.
     shows_keys: bool,
     /// Whether a value that its option does not allow is an error instead of a warning.
     refuses_values: bool,

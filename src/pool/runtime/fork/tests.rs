@@ -1,5 +1,5 @@
-//! Tests of a fork while another thread holds the pool's locks, which only this crate can arrange. The other tests of
-//! forks are in `system-tests/tests/fork/main.rs`.
+//! Tests of a fork while another thread holds the pool's locks. Only this crate can arrange such a fork. The other
+//! tests of forks are in `system-tests/tests/fork/main.rs`.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
