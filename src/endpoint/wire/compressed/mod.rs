@@ -115,7 +115,8 @@ pub fn compress(
     with_codec(|codec| codec.compress(message, compressor, max_message_size, buffer))
 }
 
-/// Appends the `OP_MSG` inside `bytes`, one whole `OP_COMPRESSED`, to `buffer`, with its original header.
+/// Decompresses `bytes`, which are one whole `OP_COMPRESSED`, and appends the `OP_MSG` to `buffer`, with the original
+/// header.
 ///
 /// # Errors
 ///
