@@ -3,17 +3,19 @@
 #![doc = include_str!("guide/links.txt")]
 #![doc = include_str!("guide.md")]
 
-/// Declares the chapters, each with the text of the file of the same name in `guide/`.
+/// Declares the chapters, each with the text of the file of the same name in `guide/`, and with a picture below it.
 macro_rules! chapters {
-    ($($chapter:ident)*) => {$(
+    ($($chapter:ident $(=> $heading:literal $picture:literal)?)*) => {$(
         #[doc = include_str!("guide/links.txt")]
         #[doc = include_str!(concat!("guide/", stringify!($chapter), ".md"))]
+        $(#[doc = concat!("\n## ", $heading, "\n\n", include_str!($picture))])?
         pub mod $chapter {}
     )*};
 }
 
 chapters! {
-    first_steps documents transactions change_streams files failures time_limits options sizes pools metrics_and_traces
+    first_steps documents transactions change_streams files failures time_limits options sizes pools
+    metrics_and_traces => "The dashboard" "../docs/pictures/dashboard.svg"
     tls_and_credentials blocking coming_from_elsewhere
 }
 

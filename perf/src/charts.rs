@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod rendered;
+mod series;
 mod svg;
 #[cfg(test)]
 mod tests;
@@ -99,6 +100,14 @@ pub fn run(arguments: &Report) -> Result<(), Failure> {
         println!("{}", file.display());
         drawn += 1;
     }
+    if arguments.measured.is_none() {
+        for (name, recording) in recordings()? {
+            let file = folder.join(name).with_extension("svg");
+            let text = series::draw(&recording);
+            fs::write(&file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+            println!("{}", file.display());
+        }
+    }
     if drawn == 0 {
         return Err("no picture shows any of these figures".into());
     }
@@ -107,7 +116,16 @@ pub fn run(arguments: &Report) -> Result<(), Failure> {
 
 /// Returns the committed figures by the picture's name, in its order.
 fn charts() -> Result<Vec<(String, Chart)>, Failure> {
-    let files = fs::read_dir(Path::new(PICTURES).join("data"))?;
+    all_of("data")
+}
+
+/// Returns the recorded runs, in the same way.
+fn recordings() -> Result<Vec<(String, series::Recording)>, Failure> {
+    all_of("recorded")
+}
+
+fn all_of<T: for<'de> Deserialize<'de>>(folder: &str) -> Result<Vec<(String, T)>, Failure> {
+    let files = fs::read_dir(Path::new(PICTURES).join(folder))?;
     let mut paths = files.map(|file| Ok(file?.path())).collect::<Result<Vec<PathBuf>, Failure>>()?;
     paths.sort();
     let named = |path: PathBuf| {

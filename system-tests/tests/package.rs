@@ -114,6 +114,7 @@ fn package_contains_the_library_and_its_examples_but_no_tests() {
         "docs/from-mongodb.md",
         "docs/from-other-pools.md",
         "docs/how-it-became-fast.md",
+        "docs/pictures/dashboard.svg",
         "docs/pictures/pools.svg",
         "docs/stability.md",
         "examples/monitor/main.rs",

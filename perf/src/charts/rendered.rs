@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::{env, fs};
 
-use super::{charts, svg};
+use super::{charts, recordings, series, svg};
 
 /// The programs that the test tries, unless `WHARF_CHROMIUM` names a program.
 const BROWSERS: [&str; 3] = ["chromium-headless-shell", "chromium", "google-chrome"];
@@ -69,9 +69,11 @@ fn look_at(browser: &str, name: &str, picture: &str, (scheme, number, background
 #[ignore = "needs headless Chromium"]
 fn pictures_are_legible_in_light_and_dark() {
     let browser = browser();
-    for (name, chart) in charts().unwrap() {
+    let charts = charts().unwrap().into_iter().map(|(name, chart)| (name, svg::draw(&chart)));
+    let recordings = recordings().unwrap().into_iter().map(|(name, recording)| (name, series::draw(&recording)));
+    for (name, picture) in charts.chain(recordings) {
         for scheme in SCHEMES {
-            assert_eq!(look_at(&browser, &name, &svg::draw(&chart), scheme), "fine", "{name}, {}", scheme.0);
+            assert_eq!(look_at(&browser, &name, &picture, scheme), "fine", "{name}, {}", scheme.0);
         }
     }
 }

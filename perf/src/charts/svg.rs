@@ -6,28 +6,28 @@ use serde_json::Number;
 
 use super::{Chart, Panel, Row};
 
-const WIDTH: f64 = 480.0;
-const MARGIN: f64 = 16.0;
+pub const WIDTH: f64 = 480.0;
+pub const MARGIN: f64 = 16.0;
 /// The size of most texts.
-const TEXT: f64 = 12.0;
-const SMALL: f64 = 11.0;
+pub const TEXT: f64 = 12.0;
+pub const SMALL: f64 = 11.0;
 /// The mean width of a character, relative to the size of the text. In common fonts it is less.
 pub const EM: f64 = 0.62;
 /// The minimum vertical distance between labels.
-const GAP: f64 = 15.0;
+pub const GAP: f64 = 15.0;
 
-const STYLE: &str = "text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;fill:#1f2328}
+const STYLE: &str = ".picture{background:#fff}text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;fill:#1f2328}
 .bold{font-weight:600}.quiet{fill:#59636e}.grid{stroke:#d1d9e0}
 .c0{fill:#0969da;stroke:#0969da}.c1{fill:#6e7781;stroke:#6e7781}.c2{fill:#bc4c00;stroke:#bc4c00}.c3{fill:#8250df;stroke:#8250df}
 .c4{fill:#1a7f37;stroke:#1a7f37}.c5{fill:#bf3989;stroke:#bf3989}.c6{fill:#9a6700;stroke:#9a6700}
 .bar{stroke:none}.line{fill:none;stroke-width:1.5}.own{stroke-width:3}
-@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.quiet{fill:#9198a1}.grid{stroke:#30363d}
+@media(prefers-color-scheme:dark){.picture{background:#0d1117}text{fill:#f0f6fc}.quiet{fill:#9198a1}.grid{stroke:#30363d}
 .c0{fill:#58a6ff;stroke:#58a6ff}.c1{fill:#9198a1;stroke:#9198a1}.c2{fill:#f0883e;stroke:#f0883e}.c3{fill:#bc8cff;stroke:#bc8cff}
 .c4{fill:#3fb950;stroke:#3fb950}.c5{fill:#f778ba;stroke:#f778ba}.c6{fill:#d29922;stroke:#d29922}.bar{stroke:none}.line{fill:none}}";
 
 /// Returns the picture as a file's text.
 pub fn draw(chart: &Chart) -> String {
-    let mut canvas = Canvas { body: String::new(), y: 8.0 };
+    let mut canvas = Canvas::new();
     canvas.paragraph(&chart.title, 16.0, "bold");
     for panel in &chart.panels {
         canvas.y += 10.0;
@@ -43,25 +43,20 @@ pub fn draw(chart: &Chart) -> String {
     for line in chart.caption() {
         canvas.paragraph(&line, SMALL, "quiet");
     }
-    let (height, title) = (canvas.y + 8.0, escaped(&chart.title));
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         role=\"img\" aria-label=\"{title}\">\n<style>{STYLE}</style>\n{}</svg>\n",
-        canvas.body
-    )
+    canvas.finish(&chart.title)
 }
 
 /// An axis, with its start and its length in pixels. The length is negative for an axis that points up.
-struct Axis {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-    start: f64,
-    length: f64,
+pub struct Axis {
+    pub low: f64,
+    pub high: f64,
+    pub logarithmic: bool,
+    pub start: f64,
+    pub length: f64,
 }
 
 impl Axis {
-    fn at(&self, value: f64) -> f64 {
+    pub fn at(&self, value: f64) -> f64 {
         let share = match self.logarithmic {
             true => (value / self.low).log10() / (self.high / self.low).log10(),
             false => (value - self.low) / (self.high - self.low),
@@ -70,7 +65,7 @@ impl Axis {
     }
 
     /// Returns powers of ten, or at most six multiples of 1, 2 or 5 times a power of ten.
-    fn ticks(&self) -> Vec<f64> {
+    pub fn ticks(&self) -> Vec<f64> {
         if self.logarithmic {
             let powers = self.low.log10().round() as i32..;
             return powers.map(|power| 10_f64.powi(power)).take_while(|tick| *tick <= self.high * 1.001).collect();
@@ -82,14 +77,28 @@ impl Axis {
     }
 }
 
-struct Canvas {
-    body: String,
+pub struct Canvas {
+    pub body: String,
     /// Where the next paragraph or panel begins.
-    y: f64,
+    pub y: f64,
 }
 
 impl Canvas {
-    fn text(&mut self, (x, y): (f64, f64), size: f64, class: &str, anchor: &str, text: &str) {
+    pub fn new() -> Self {
+        Self { body: String::new(), y: 8.0 }
+    }
+
+    /// Returns the picture as a file's text.
+    pub fn finish(self, title: &str) -> String {
+        let (height, title) = (self.y + 8.0, escaped(title));
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
+             class=\"picture\" role=\"img\" aria-label=\"{title}\">\n<style>{STYLE}</style>\n{}</svg>\n",
+            self.body
+        )
+    }
+
+    pub fn text(&mut self, (x, y): (f64, f64), size: f64, class: &str, anchor: &str, text: &str) {
         let text = escaped(text);
         let _ = writeln!(
             self.body,
@@ -97,7 +106,7 @@ impl Canvas {
         );
     }
 
-    fn stroke(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+    pub fn stroke(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
         let _ = writeln!(
             self.body,
             "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
@@ -105,7 +114,7 @@ impl Canvas {
     }
 
     /// Writes a text from the left margin, over as many lines as it needs.
-    fn paragraph(&mut self, text: &str, size: f64, class: &str) {
+    pub fn paragraph(&mut self, text: &str, size: f64, class: &str) {
         let mut line = String::new();
         for word in text.split_whitespace() {
             if !line.is_empty() && width(&line, size) + width(word, size) + size * EM > WIDTH - 2.0 * MARGIN {
@@ -215,21 +224,24 @@ impl Canvas {
 }
 
 /// The last point of a line, and the text next to it.
-struct End<'a> {
+pub struct End<'a> {
     subject: &'a str,
-    value: f64,
-    label: String,
+    pub value: f64,
+    pub label: String,
 }
 
 impl<'a> End<'a> {
     fn of(panel: &Panel, subject: &'a str) -> Option<Self> {
-        let last = panel.rows.iter().rev().find_map(|row| row.median.get(subject))?;
-        Some(Self { subject, value: value(last), label: format!("{subject} {}", shown(last)) })
+        Some(Self::new(subject, panel.rows.iter().rev().find_map(|row| row.median.get(subject))?))
+    }
+
+    pub fn new(subject: &'a str, last: &Number) -> Self {
+        Self { subject, value: value(last), label: format!("{subject} {}", shown(last)) }
     }
 }
 
 /// Returns places near the wanted places, so that no two labels overlap. No place is below the bottom.
-fn spread(wanted: &[f64], bottom: f64) -> Vec<f64> {
+pub fn spread(wanted: &[f64], bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&one, &other| wanted[one].total_cmp(&wanted[other]));
     let mut places = wanted.to_vec();
@@ -257,7 +269,7 @@ fn decade(panel: &Panel) -> (f64, f64) {
     (low, 10_f64.powf(values().fold(low * 1.001, f64::max).log10().ceil()))
 }
 
-fn value(figure: &Number) -> f64 {
+pub fn value(figure: &Number) -> f64 {
     figure.as_f64().unwrap_or(0.0)
 }
 
@@ -270,12 +282,12 @@ fn shown(figure: &Number) -> String {
     }
 }
 
-fn tick_label(tick: f64) -> String {
+pub fn tick_label(tick: f64) -> String {
     let rounded = (tick * 1e6).round() / 1e6;
     if rounded == rounded.trunc() { shown(&Number::from(rounded as i64)) } else { rounded.to_string() }
 }
 
-fn widest(texts: impl Iterator<Item = String>) -> f64 {
+pub fn widest(texts: impl Iterator<Item = String>) -> f64 {
     texts.map(|text| width(&text, TEXT)).fold(0.0, f64::max)
 }
 

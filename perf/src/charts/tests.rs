@@ -97,6 +97,9 @@ fn labels_stand_alone_within_the_picture() {
     for (name, chart) in charts().unwrap() {
         assert_legible(&name, &svg::draw(&chart));
     }
+    for (name, recording) in recordings().unwrap() {
+        assert_legible(&name, &series::draw(&recording));
+    }
 }
 
 #[test]
@@ -123,10 +126,13 @@ fn committed_pictures_are_drawn_from_the_committed_figures() {
     let charts = charts().unwrap();
     let files = fs::read_dir(PICTURES).unwrap().map(|file| file.unwrap().path());
     let pictures = files.filter(|path| path.extension().is_some_and(|extension| extension == "svg")).count();
-    assert_eq!(pictures, charts.len());
-    for (name, chart) in charts {
+    let drawn = charts.iter().map(|(name, chart)| (name.clone(), svg::draw(chart)));
+    let recordings = recordings().unwrap();
+    let recorded = recordings.iter().map(|(name, recording)| (name.clone(), series::draw(recording)));
+    assert_eq!(pictures, charts.len() + recordings.len());
+    for (name, drawn) in drawn.chain(recorded) {
         let committed = fs::read_to_string(Path::new(PICTURES).join(format!("{name}.svg"))).unwrap();
-        assert!(committed == svg::draw(&chart), "draw {name}.svg again: roundtrips report");
+        assert!(committed == drawn, "draw {name}.svg again: roundtrips report");
     }
 }
 
