@@ -61,7 +61,7 @@ impl Frugal {
 
 impl Drop for Frugal {
     fn drop(&mut self) {
-        // The process ends when its standard input does. Nothing can be done about a process that cannot be waited for.
+        // The process ends when its standard input does. If waiting for the process fails, nothing more can be done.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

@@ -67,7 +67,7 @@ struct Server {
 /// A delayed reply to a `ping`.
 struct Due {
     at: Instant,
-    /// The connection's number, and how many connections there were before it, because numbers are used again.
+    /// The connection's number, and the count of earlier connections, because numbers are reused.
     connection: (usize, i64),
     request: [u8; 4],
 }
@@ -81,7 +81,7 @@ impl Default for Server {
 
 struct Connection {
     stream: TcpStream,
-    /// How many connections there were before it.
+    /// The number of earlier connections.
     before: i64,
     request: Box<[u8; REQUEST_CAPACITY]>,
     length: usize,
@@ -135,12 +135,12 @@ impl Server {
         Ok(())
     }
 
-    /// Sends the delayed replies that are due. Returns the time until the next.
+    /// Sends the delayed replies that are due. Returns the time until the next reply is due.
     fn reply_when_due(&mut self) -> Result<EpollTimeout, Failure> {
         while let Some(due) = self.due.front() {
             let left = due.at.saturating_duration_since(Instant::now());
             if !left.is_zero() {
-                // Rounded up to milliseconds, as tokio's timers are.
+                // The time is rounded up to milliseconds, as in tokio's timers.
                 return Ok(EpollTimeout::try_from(left + Duration::from_micros(999))?);
             }
             let (number, before) = due.connection;

@@ -1,9 +1,9 @@
-//! Pools under more load than they can serve, whose callers have deadlines.
+//! Pools under more load than they can serve, with callers that have deadlines.
 //!
-//! The load is open: requests arrive at random instants, whether or not earlier ones were served. Each needs a connection
-//! for one time of service, and is useful if it ends by its deadline. A request that has its connection keeps it until its
-//! work is done: work that ends after the deadline is done in vain. A subject's capacity is what it does in a closed loop with one
-//! task for each connection.
+//! The load is open: requests arrive at random instants, whether or not earlier ones were served. Each request needs a
+//! connection for one time of service, and is useful if it ends by its deadline. A request keeps its connection until
+//! its work is done. Work that ends after the deadline is done in vain. A subject's capacity is its rate of requests in
+//! a closed loop with one task for each connection.
 
 mod subjects;
 
@@ -62,7 +62,7 @@ type Work = Arc<dyn Fn(Instant) -> Pin<Box<dyn Future<Output = bool> + Send>> + 
 
 /// The share of the capacity that is in use before and after a burst.
 const ORDINARY: f64 = 0.75;
-/// The requests of a burst, in requests that the pool can serve before a deadline.
+/// The requests of a burst, as a multiple of the number that the pool can serve before a deadline.
 const BURST: f64 = 5.0;
 /// The number of bursts in a round.
 const BURSTS: usize = 5;
@@ -79,13 +79,13 @@ struct Measured {
     in_vain: f64,
     /// The 99th percentile of the times of requests whose work was done, in deadlines.
     p99: f64,
-    /// The median time until a request failed whose work was not done, in deadlines.
+    /// The median time until the failure of a request whose work was not done, in deadlines.
     failed_after: f64,
     /// The time from a burst to the arrival of the last ordinary request that failed or was late, in milliseconds.
     recovery: f64,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 struct Ended {
     /// When it arrived, since the beginning.
     at: Duration,
@@ -99,7 +99,7 @@ pub fn run(arguments: &Overload) -> Result<bool, Failure> {
     let mut all = Vec::new();
     for round in 0..arguments.rounds {
         for &subject in &arguments.subjects {
-            // A runtime for each, so that no subject's tasks outlive its measurement.
+            // Each subject has its own runtime, so that its tasks do not outlive its measurement.
             let measured = runtime(2)?.block_on(measure(arguments, subject, round.into()))?;
             record(arguments.json.as_deref(), "overload", &measured)?;
             all.push(measured);
@@ -160,7 +160,7 @@ async fn measure(arguments: &Overload, subject: Subject, seed: u64) -> Result<Me
         warm_up(&opened.work, connections).await;
         capacity(&opened.work, connections, arguments.seconds / 4).await
     };
-    // A time of service is what the capacity leaves for it: timers of 5 ms last up to a millisecond longer.
+    // The time of service follows from the capacity, because timers of 5 ms last up to a millisecond longer.
     let service = Duration::from_secs_f64(f64::from(connections) / capacity);
     let deadline = service.mul_f64(arguments.deadline);
     let opened = subjects::open(subject, connections, arguments.service, deadline).await?;
@@ -207,7 +207,8 @@ async fn warm_up(work: &Work, connections: u32) {
     capacity(work, connections, Duration::from_millis(200)).await;
 }
 
-/// Returns how many requests a second are served if one task for each connection makes them one after another.
+/// Returns how many requests a second are served if each connection has one task, which makes one request after
+/// another.
 async fn capacity(work: &Work, connections: u32, time: Duration) -> f64 {
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
@@ -215,9 +216,9 @@ async fn capacity(work: &Work, connections: u32, time: Duration) -> f64 {
         let work = work.clone();
         tasks.spawn(async move {
             let mut count = 0_u32;
-            // No request begins that ends later.
+            // No request begins after this time.
             while begun.elapsed() < time {
-                // Nothing comes close to this deadline.
+                // No request comes close to this deadline.
                 work(Instant::now() + Duration::from_secs(60)).await;
                 count += 1;
             }
@@ -227,8 +228,8 @@ async fn capacity(work: &Work, connections: u32, time: Duration) -> f64 {
     tasks.join_all().await.into_iter().sum()
 }
 
-/// Makes requests at these instants, which are in order, and waits for their ends. The time of a request begins at its
-/// instant, even if the generator is late.
+/// Makes requests at these instants, which are in order, and waits until all have ended. The time of a request begins
+/// at its instant, even if the generator is late.
 async fn requests(work: &Work, arrivals: &[(Duration, bool)], deadline: Duration) -> Vec<Ended> {
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
@@ -246,7 +247,8 @@ async fn requests(work: &Work, arrivals: &[(Duration, bool)], deadline: Duration
     tasks.join_all().await
 }
 
-/// Pseudo-random numbers (xorshift64*), so that all subjects of a round see the same arrivals but for their capacities.
+/// Pseudo-random numbers (xorshift64*), so that all subjects of a round see the same arrivals, scaled to their
+/// capacities.
 struct Random(u64);
 
 impl Random {

@@ -19,9 +19,9 @@ use crate::frugal::Frugal;
 pub enum Subject {
     /// wharf's pool: first come, first served.
     Wharf,
-    /// The same with `refuse_late`.
+    /// wharf's pool with `refuse_late`.
     WharfRefusing,
-    /// The same without `refuse_late`, but with limits that leave twice the time of service for the use.
+    /// wharf's pool without `refuse_late`, but with limits that leave twice the time of service for the use.
     WharfShorter,
     Deadpool,
     Bb8,
@@ -29,7 +29,7 @@ pub enum Subject {
     NewestFirst,
     /// wharf's client with `timeoutMS`, on a server that takes the time of service for each command.
     Client,
-    /// The same with `refuse_late`.
+    /// wharf's client with `refuse_late`.
     ClientRefusing,
     /// The official driver on such a server, with a time limit around each operation.
     Official,
@@ -65,7 +65,7 @@ pub struct Opened {
     _server: Option<Frugal>,
 }
 
-/// Opens a subject. `limit` is `timeoutMS` for wharf's client; the others learn each request's deadline.
+/// Opens a subject. `limit` is `timeoutMS` for wharf's client; the other subjects learn each request's deadline.
 pub async fn open(subject: Subject, connections: u32, service: Duration, limit: Duration) -> Result<Opened, Failure> {
     let options = PoolOptions::default().max_pool_size(connections).refuse_late(subject.refuses_late());
     let mut server = None;

@@ -60,7 +60,8 @@ async fn check_out_that_would_be_served_too_late_fails_at_once_with_the_numbers(
     let held = take_turns(&pool, pool.check_out().await.unwrap(), 10, ms(8)).await;
     let _first = begin(&pool, ms(100)).await.ok().unwrap();
     let _second = begin(&pool, ms(100)).await.ok().unwrap();
-    // Two wait and one is in use, so its own use would end after four times 8 ms, and a quarter for the error.
+    // Two check-outs wait and one connection is in use, so the use of this check-out would end after four times 8 ms,
+    // plus a quarter as a margin.
     let error = begin(&pool, ms(39)).await.err().unwrap();
     assert_eq!((error.waiting, error.in_use, error.max_pool_size, error.max_waiting), (2, 1, 1, u32::MAX));
     let TooLate { limit, time_left, estimated, pace, .. } = error.too_late.clone().unwrap();
@@ -86,13 +87,13 @@ async fn limit_of_the_queue_alone_does_not_include_the_use() {
     let (mut first, mut second) = (pin!(pool.check_out()), pin!(pool.check_out()));
     assert!(poll_once(first.as_mut()).await.is_none());
     assert!(poll_once(second.as_mut()).await.is_none());
-    // The next one would have the connection after three times 8 ms, and a quarter: just in time.
+    // The next check-out would have the connection after three times 8 ms, plus a quarter: just in time.
     let mut third = pin!(pool.check_out());
     assert!(poll_once(third.as_mut()).await.is_none());
     let CheckOutError::WaitQueueFull(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
     let TooLate { limit, estimated, .. } = error.too_late.unwrap();
     assert_eq!((limit, estimated), (TimeLimit::WaitQueueTimeout, ms(40)));
-    // With its own deadline, a check-out has both limits.
+    // A check-out with its own deadline has both limits.
     let late = too_late(begin(&pool, ms(1_000)).await);
     assert_eq!(late.limit, TimeLimit::WaitQueueTimeout);
 }
@@ -145,7 +146,7 @@ async fn stalled_pool_refuses_only_while_others_wait_and_accepts_again_when_it_s
     advance(ms(1_000)).await;
     let error = first.await.unwrap_err();
     assert!(matches!(error, CheckOutError::WaitQueueTimeout(_)), "{error}");
-    // The queue is empty, so the pool is tried again, however slow it was.
+    // The queue is empty, so a check-out tries the pool again, however slow it was.
     let second = begin(&pool, ms(100)).await.ok().expect("a stalled pool locks everyone out");
     too_late(begin(&pool, ms(100)).await);
     drop(second);
@@ -192,7 +193,7 @@ async fn pool_whose_budget_is_used_up_refuses_as_if_it_had_all_of_its_connection
     let held = take_turns(&pool, pool.check_out().await.unwrap(), 10, ms(8)).await;
     let first = begin(&pool, ms(100)).await.ok().unwrap();
     assert_eq!(too_late(begin(&pool, ms(1)).await).pace, ms(8));
-    // A pool without a connection has served no waiter, which says nothing about its pace.
+    // A pool without a connection has served no waiter, so its pace is unknown.
     let _second = begin(&other, ms(100)).await.ok().unwrap();
     advance(ms(50)).await;
     let _third = begin(&other, ms(1)).await.ok().expect("a pool without a pace refused a check-out");
