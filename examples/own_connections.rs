@@ -67,7 +67,7 @@ impl Establish for Greeter {
         }
     }
 
-    /// Says goodbye.
+    /// Ends the session.
     async fn close(&self, mut session: Session) {
         if !session.is_broken {
             // The server may be gone.

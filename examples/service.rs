@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         served = serving.into_future() => served?,
         () = end.then(|()| tokio::time::sleep(GRACE)) => eprintln!("Requests did not end within {GRACE:?}."),
     }
-    println!("Ended{}", if client.shutdown(GRACE).await { "" } else { ", but connections are left" });
+    println!("Stopped{}", if client.shutdown(GRACE).await { "" } else { "; some connections were still in use" });
     Ok(())
 }
 
@@ -162,7 +162,7 @@ impl IntoResponse for Failure {
             Self::Database(error) => error,
         };
         if error.is_duplicate_key() {
-            return (StatusCode::CONFLICT, "the account exists already").into_response();
+            return (StatusCode::CONFLICT, "the account already exists").into_response();
         }
         eprintln!("a request failed: {error}");
         let status = if error.is_timeout() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_GATEWAY };

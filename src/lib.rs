@@ -1,4 +1,4 @@
-//! A lock-free, many-core MongoDB connection pool, and a client on top of it, on tokio.
+//! A MongoDB client, and the lock-free, many-core connection pool under it, on tokio.
 //!
 //! ```no_run
 //! use serde::{Deserialize, Serialize};
@@ -13,12 +13,12 @@
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let client = Client::from_uri("mongodb://app:secret@localhost/?tls=true&maxPoolSize=50")?;
+//!     let client = Client::from_uri("mongodb://localhost:27017/?maxPoolSize=50")?;
 //!     let orders = client.database("shop").collection::<Order>("orders");
 //!     orders.insert_one(Order { customer: "Ada".into(), price: 20 }).await?;
 //!
-//!     let mut dear = orders.find(doc! { "price": { "$gte": 10 } }).await?;
-//!     while let Some(order) = dear.next().await? {
+//!     let mut expensive = orders.find(doc! { "price": { "$gte": 10 } }).await?;
+//!     while let Some(order) = expensive.next().await? {
 //!         println!("{order:?}");
 //!     }
 //!     Ok(())

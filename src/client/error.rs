@@ -74,15 +74,15 @@ pub enum ClientError {
         /// The reason why serde refused the value.
         reason: Arc<str>,
     },
-    /// A [`single::Client`](crate::single::Client) was called inside a tokio runtime: from a task, from
+    /// A blocking client was called inside a tokio runtime: from a task, from
     /// `spawn_blocking`, or on a thread that has entered a runtime. Nothing was sent.
     #[error(
-        "a client on a single thread was called inside of a tokio runtime, whose thread it would block: use wharf::Client there"
+        "a blocking client was called inside a tokio runtime, whose thread it would block: use wharf::Client there"
     )]
     OnRuntime,
-    /// A [`single::Client`](crate::single::Client) could not create its event loop, or it was called from the
+    /// A blocking client could not create its event loop, or it was called from the
     /// destructor of a thread-local value, after the thread's event loop was gone. Nothing was sent.
-    #[error("the event loop of a client on a single thread could not be made: {source}")]
+    #[error("the event loop of a blocking client could not be made: {source}")]
     #[non_exhaustive]
     EventLoop {
         /// The error from the operating system or from tokio.

@@ -103,7 +103,7 @@ impl Running {
     async fn ended(mut self) {
         let status = tokio::time::timeout(AGES, self.child.wait()).await.expect("the service does not end").unwrap();
         assert!(status.success(), "{status}");
-        assert_eq!(self.lines.next_line().await.unwrap().unwrap(), "Ended");
+        assert_eq!(self.lines.next_line().await.unwrap().unwrap(), "Stopped");
     }
 }
 
@@ -159,7 +159,7 @@ async fn service_keeps_accounts_and_shows_its_pools() {
     }
     let bobs = json!({ "_id": "b0", "owner": "Bob", "balance": 10 });
     assert_eq!(service.post("/accounts", bobs.clone()).await.0, 201);
-    assert_eq!(service.post("/accounts", bobs).await, (409, "the account exists already".to_owned()));
+    assert_eq!(service.post("/accounts", bobs).await, (409, "the account already exists".to_owned()));
     let anns = "Ann%20%22A%22";
     let accounts = service.accounts(anns).await;
     assert!(accounts.len() == 250 && (0..250).all(|number| accounts[&format!("a{number}")] == number), "{accounts:?}");
@@ -479,7 +479,7 @@ async fn signal_before_the_first_connection_ends_the_service() {
         lines.read_to_string(&mut told).map(|_| told).unwrap()
     });
     let told = tokio::time::timeout(AGES, told).await.expect("the service does not end");
-    assert_eq!(told.trim_start(), format!("Listening on {address}\nEnded\n"));
+    assert_eq!(told.trim_start(), format!("Listening on {address}\nStopped\n"));
     assert!(child.wait().await.unwrap().success());
 }
 

@@ -306,7 +306,7 @@ impl Deployment {
         self.apply_error(server, &reason, ErrorKind::StateChange(change), Progress::Established, version, |_| false);
     }
 
-    /// Applies a failure to open a connection in the server's pool. Ignores a failed authentication during a check: the
+    /// Applies the failure of a server's pool to open a connection. Ignores a failed authentication during a check: the
     /// operation's check-out will fail with the same error, and is counted instead.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
         let error = failed.error();
@@ -382,7 +382,8 @@ fn with_round_trips(server: &Server, description: ServerDescription) -> ServerDe
     ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description }
 }
 
-/// Returns whether an error comes from a connection whose generation is older than that of the pool or the service.
+/// Returns whether an error comes from a connection of an older generation than the current generation of the pool or
+/// the service.
 fn is_older(server: &Server, reason: &Reason) -> bool {
     let Some(generation) = reason.generation else { return false };
     let present = match reason.service_id {

@@ -97,7 +97,7 @@ impl StdError for AuthenticationError {
 #[derive(Error)]
 #[non_exhaustive]
 pub enum AuthenticationCause {
-    /// The server refused the authentication: the user or the proof is wrong, or the mechanism is not enabled.
+    /// The server refused: the user or the proof is wrong, or the mechanism is not enabled.
     #[error(transparent)]
     Refused(Box<ServerError>),
     /// The network failed, or the server closed the connection.

@@ -58,8 +58,7 @@ pub enum CheckOutError {
     /// state.
     #[error("{0}")]
     WaitQueueFull(Box<WaitQueueFull>),
-    /// The connection that this check-out opened could not be established, or the check-out was waiting in the queue
-    /// when opening a connection for an earlier check-out timed out.
+    /// The connection that this check-out opened could not be established.
     #[error(transparent)]
     Establish(#[from] EstablishError),
     /// There is no tokio runtime to wait on.

@@ -67,7 +67,7 @@ impl EstablishError {
     /// Creates the error for a network error or timeout before the end of `hello`.
     ///
     /// The server may be overloaded, so the error has the labels `SystemOverloadedError` and `RetryableError`, and does
-    /// not clear the pool.
+    /// not ask for a clear of the pool.
     pub fn overloaded(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         let labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
         Self::new(stage, source, true).with_labels(labels)
@@ -76,14 +76,14 @@ impl EstablishError {
     /// Creates the error for a network error or timeout that overload cannot have caused (such as a name that does not
     /// resolve), or that occurs after `hello` (such as during authentication).
     ///
-    /// The error is retryable, does not have a label, and clears the pool.
+    /// The error is retryable, does not have a label, and asks for a clear of the pool, which the failure sink decides.
     pub fn network(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, true)
     }
 
     /// Creates the error for any other failure, such as an invalid certificate or a reply that refuses the connection.
     ///
-    /// The error is not retryable, does not have a label, and clears the pool.
+    /// The error is not retryable, does not have a label, and asks for a clear of the pool, which the failure sink decides.
     pub fn permanent(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, false)
     }

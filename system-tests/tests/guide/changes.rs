@@ -23,9 +23,9 @@ pub async fn new_orders(
     }
     let mut changes = watch.await?;
     while let Some(inserted) = changes.next().await? {
-        let goes_on = inserted.full_document.is_none_or(&mut each);
+        let keeps_going = inserted.full_document.is_none_or(&mut each);
         *token = changes.resume_token().map(ToOwned::to_owned);
-        if !goes_on {
+        if !keeps_going {
             break;
         }
     }

@@ -1,8 +1,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use bson::doc;
 use serde::{Deserialize, Serialize};
+use wharf::bson::doc;
 use wharf::{Client, ClientError, Collection, Options};
 
 #[derive(Debug, Serialize, Deserialize)]

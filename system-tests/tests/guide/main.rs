@@ -15,6 +15,7 @@ mod budget;
 mod changes;
 mod credential;
 mod cursor;
+mod duplicate;
 mod files;
 mod first_steps;
 mod logs;
@@ -44,6 +45,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         transactions: transaction;
         change_streams: changes;
         files: files;
+        failures: duplicate;
         pools: pool budget;
         metrics_and_traces: metrics traces logs;
         tls_and_credentials: credential renewal;
@@ -138,6 +140,17 @@ async fn traces_in_a_process_of_its_own() {
     let client = traces::client(&format!("mongodb://{address}/")).unwrap();
     let orders = client.database("shop").collection::<Document>("orders");
     orders.find_one(doc! { "_id": 1 }).await.unwrap();
+}
+
+#[tokio::test]
+async fn order_is_placed_once() {
+    let server = mongod::shared().unwrap();
+    let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let orders = client.database("placed").collection::<Document>("orders");
+    let order = doc! { "_id": bson::oid::ObjectId::new(), "customer": "Ada" };
+    assert!(duplicate::place(&orders, &order).await.unwrap());
+    assert!(!duplicate::place(&orders, &order).await.unwrap());
+    assert_eq!(orders.count_documents(doc! { "_id": &order["_id"] }).await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 use bson::{Document, doc};
 use wharf::ClientError;
-use wharf::single::Client;
+use wharf::blocking::Client;
 
 /// Prints all unpaid orders, and pays one.
 pub fn pay(client: &Client, id: i32) -> Result<(), ClientError> {

@@ -32,9 +32,9 @@ pub async fn highest(client: &Client, new: &[Order], cheaper: i32) -> Result<Vec
         None => println!("there is no order {cheaper}"),
     }
 
-    let dear = doc! { "price": { "$gte": 100 } };
-    println!("{} orders are dear", orders.count_documents(&dear).await?);
-    let mut found = orders.find(&dear).sort(doc! { "price": -1 }).limit(10).await?;
+    let expensive = doc! { "price": { "$gte": 100 } };
+    println!("{} orders are expensive", orders.count_documents(&expensive).await?);
+    let mut found = orders.find(&expensive).sort(doc! { "price": -1 }).limit(10).await?;
     while let Some(order) = found.next().await? {
         println!("{order:?}");
     }

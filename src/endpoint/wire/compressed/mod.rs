@@ -115,8 +115,7 @@ pub fn compress(
     with_codec(|codec| codec.compress(message, compressor, max_message_size, buffer))
 }
 
-/// Decompresses `bytes`, which are one whole `OP_COMPRESSED`, and appends the `OP_MSG` to `buffer`, with the original
-/// header.
+/// Appends the `OP_MSG` inside `bytes`, one whole `OP_COMPRESSED`, to `buffer`, with its original header.
 ///
 /// # Errors
 ///
