@@ -11,6 +11,7 @@ use wharf::{Client, Command, DirectConnection, Endpoint, Options, ReadPreference
 use wharf_testbed::folder::Folder;
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 
+mod blocking;
 mod budget;
 mod changes;
 mod credential;
@@ -22,7 +23,7 @@ mod logs;
 mod metrics;
 mod pool;
 mod renewal;
-mod single;
+
 mod traces;
 mod transaction;
 mod typed;
@@ -49,7 +50,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         pools: pool budget;
         metrics_and_traces: metrics traces logs;
         tls_and_credentials: credential renewal;
-        blocking: single;
+        blocking: blocking;
     };
     for (chapter, text, files) in chapters {
         let blocks: Vec<_> = text.split("```").skip(1).step_by(2).filter(|block| !block.starts_with("toml")).collect();
@@ -418,7 +419,7 @@ async fn order_is_paid_on_a_single_thread() {
     let bank = Bank::open().await;
     bank.client.insert("shop", "orders", (0..150).map(|id| doc! { "_id": id, "paid": false })).await.unwrap();
     let uri = uri(&bank.mongod, "");
-    let paying = std::thread::spawn(move || single::pay(&wharf::single::Client::from_uri(&uri).unwrap(), 7));
+    let paying = std::thread::spawn(move || blocking::pay(&wharf::blocking::Client::from_uri(&uri).unwrap(), 7));
     tokio::task::spawn_blocking(|| paying.join().unwrap()).await.unwrap().unwrap();
     let mut paid = bank.client.find("shop", "orders", doc! { "paid": true }).await.unwrap();
     assert_eq!(paid.next().await.unwrap().unwrap().get_i32("_id").unwrap(), 7);

@@ -181,7 +181,7 @@ pub(super) const FLAG: &str = "true or false";
 const COUNT: &str = "0 to 2147483647";
 pub(super) const LIMIT: &str = "0 (no limit) to 2147483647";
 pub(super) const LONG_LIMIT: &str = "0 (no limit) to 9223372036854775807";
-pub(super) const TEXT: &str = "a text that is not empty";
+pub(super) const TEXT: &str = "a non-empty string";
 const PATH: &str = "a path that is not empty";
 const MECHANISMS: &str = "SCRAM-SHA-256, SCRAM-SHA-1, MONGODB-X509, PLAIN, MONGODB-AWS or MONGODB-OIDC";
 
@@ -359,9 +359,13 @@ const READS: [Row; 5] = [
         draft.options.read_concern = Some(value.into_text());
         Ok(())
     }),
-    row("retryReads", "true", FLAG, "Whether to retry reads after a network error", |draft, value| {
-        put(&mut draft.options.retry_reads, value.flag())
-    }),
+    row(
+        "retryReads",
+        "true",
+        FLAG,
+        "Whether to retry reads after a failure of the server or the network",
+        |draft, value| put(&mut draft.options.retry_reads, value.flag()),
+    ),
 ];
 
 const WRITES: [Row; 4] = [
@@ -372,9 +376,13 @@ const WRITES: [Row; 4] = [
         put(&mut draft.options.write_concern.journal, value.flag().map(Some))
     }),
     row("wTimeoutMS", "none", LONG_LIMIT, "How long the servers may take to replicate a write", Draft::set_w_timeout),
-    row("retryWrites", "true", FLAG, "Whether to retry writes after a network error", |draft, value| {
-        put(&mut draft.options.retry_writes, value.flag())
-    }),
+    row(
+        "retryWrites",
+        "true",
+        FLAG,
+        "Whether to retry writes after a failure of the server or the network",
+        |draft, value| put(&mut draft.options.retry_writes, value.flag()),
+    ),
 ];
 
 const SERVERS: [Row; 9] = [
@@ -388,9 +396,13 @@ const SERVERS: [Row; 9] = [
     row("serverSelectionTimeoutMS", "30000", "1 to 2147483647", "How long to wait for a server", |draft, value| {
         put(&mut draft.options.server_selection_timeout, value.millis_from(1, MAX_INT))
     }),
-    row("serverSelectionTryOnce", "true", FLAG, "Whether to look only once, on a single thread", |draft, value| {
-        put(&mut draft.options.server_selection_try_once, value.flag())
-    }),
+    row(
+        "serverSelectionTryOnce",
+        "true",
+        FLAG,
+        "Only for `single::Client`: whether to look only once",
+        |draft, value| put(&mut draft.options.server_selection_try_once, value.flag()),
+    ),
     row("localThresholdMS", "15", COUNT, "How much slower than the nearest a server may be", |draft, value| {
         put(&mut draft.options.local_threshold, value.millis(MAX_INT))
     }),
