@@ -64,7 +64,8 @@ pub struct CommandStarted {
     /// Identifies the command and its connection.
     pub source: Arc<CommandSource>,
     /// The command as it is sent, with all fields that the client adds. Document sequences are arrays. Empty if the
-    /// command is sensitive: see [`CommandSource::is_sensitive`].
+    /// command is sensitive (see [`CommandSource::is_sensitive`]), or if nothing
+    /// [reads it](CommandSubscriber::reads_documents).
     pub command: RawDocumentBuf,
 }
 
@@ -76,7 +77,8 @@ pub struct CommandSucceeded {
     pub source: Arc<CommandSource>,
     /// The time from sending the command to the arrival of its reply.
     pub duration: Duration,
-    /// The reply: `{ ok: 1 }` if the command does not ask for one. Empty if the command is sensitive.
+    /// The reply: `{ ok: 1 }` if the command does not ask for one. Empty if the command is sensitive, or if nothing
+    /// [reads it](CommandSubscriber::reads_documents).
     pub reply: RawDocumentBuf,
 }
 
@@ -157,6 +159,12 @@ pub struct CommandSource {
 pub trait CommandSubscriber: Send + Sync + 'static {
     /// Receives an event.
     fn on_event(&self, event: &CommandEvent);
+
+    /// Returns whether the subscriber reads the commands and replies in the events. The client asks once, when it is
+    /// built. If no subscriber and no log reads them, they are not copied, and may be empty. The default is `true`.
+    fn reads_documents(&self) -> bool {
+        true
+    }
 }
 
 impl<F: Fn(&CommandEvent) + Send + Sync + 'static> CommandSubscriber for F {
@@ -177,6 +185,8 @@ fn next_id() -> i64 {
 /// The observers of a client's commands.
 pub(super) struct CommandEvents {
     subscribers: Vec<Arc<dyn CommandSubscriber>>,
+    /// Whether a subscriber reads commands and replies.
+    reads_documents: bool,
     log: log::Log,
     spans: Spans,
     /// Whether there are observers other than `tracing` and the crate `log`.
@@ -245,12 +255,18 @@ impl fmt::Debug for Observation {
 impl CommandEvents {
     pub(super) fn new(subscribers: Vec<Arc<dyn CommandSubscriber>>, most_logged: MostLogged, spans: Spans) -> Self {
         let has_own_observers = !subscribers.is_empty() || spans.has_tracer();
-        Self { subscribers, log: log::Log::new(most_logged), spans, has_own_observers }
+        let reads_documents = subscribers.iter().any(|subscriber| subscriber.reads_documents());
+        Self { subscribers, reads_documents, log: log::Log::new(most_logged), spans, has_own_observers }
     }
 
     /// Returns whether events are needed.
     fn has_events(&self) -> bool {
         !self.subscribers.is_empty() || log::is_enabled()
+    }
+
+    /// Returns whether the events need commands and replies.
+    fn shows_documents(&self) -> bool {
+        self.reads_documents || log::is_enabled()
     }
 
     /// Returns the settings for spans.
@@ -372,7 +388,7 @@ impl CommandEvents {
     ) -> ObservedCommand<'e> {
         let is_sensitive = is_sensitive(command.body());
         let has_events = self.has_events();
-        let shown = (!is_sensitive && (has_events || self.spans.show_commands()))
+        let shown = (!is_sensitive && (self.shows_documents() || self.spans.show_commands()))
             .then(|| shown(command, &connection.declared_api()));
         let span = operation.span().map(|span| match is_sensitive {
             true => span.sensitive_command(),
@@ -433,7 +449,8 @@ impl ObservedCommand<'_> {
                     span.replied(reply);
                 }
                 let Some(source) = self.source.clone() else { return };
-                let reply = if self.is_sensitive { RawDocumentBuf::new() } else { reply.clone() };
+                let is_shown = !self.is_sensitive && self.events.shows_documents();
+                let reply = if is_shown { reply.clone() } else { RawDocumentBuf::new() };
                 let duration = self.began.elapsed();
                 self.events.publish(&CommandEvent::Succeeded(CommandSucceeded { source, duration, reply }));
             }

@@ -26,6 +26,7 @@ mod appending;
 mod change_stream;
 mod closing_queue;
 mod command_events;
+mod command_metrics;
 mod cursor;
 pub(crate) mod deployment;
 mod end_sessions;
@@ -75,6 +76,7 @@ pub use collection::{
 pub use command_events::{
     CommandEvent, CommandFailed, CommandFailure, CommandSource, CommandStarted, CommandSubscriber, CommandSucceeded,
 };
+pub use command_metrics::{CommandMetrics, CommandTimes};
 pub use cursor::open::OpenCursor;
 pub use cursor::{Cursor, CursorType, TimeoutMode};
 pub use deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
@@ -221,7 +223,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds a subscriber to the events of all commands that the client runs.
+    /// Adds a subscriber to the events of all commands that the client runs, such as [`CommandMetrics`].
     #[doc(alias = "command_event_handler")]
     pub fn command_subscriber(mut self, subscriber: impl CommandSubscriber) -> Self {
         self.command_subscribers.push(Arc::new(subscriber));

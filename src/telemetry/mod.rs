@@ -7,7 +7,7 @@
 //! [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or for [`PoolBuilder::log`](crate::PoolBuilder::log) in
 //! the case of [`Log`], and also acts as a handle: clones share their output and counts. Pass one clone to the pool and
 //! keep another to read from. An observer may serve several pools. The events are about pools and connections, not
-//! about commands.
+//! about commands, which [`CommandMetrics`](crate::client::CommandMetrics) counts.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -56,6 +56,7 @@ pub use json_lines::JsonLines;
 pub use log::Log;
 pub(crate) use log::{host_and_port, milliseconds};
 pub use prometheus::prometheus_text;
+pub(crate) use prometheus::write_metric;
 pub use readings::{METRICS, Metric, MetricKind, Reading, ReadingValue, readings};
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 pub use source::Metered;

@@ -1,8 +1,9 @@
 //! The metrics of pools in the text format of Prometheus.
 
 use std::fmt::{self, Write};
+use std::iter::once;
 
-use super::readings::{METRICS, ReadingValue, readings};
+use super::readings::{METRICS, MetricKind, ReadingValue, readings};
 use crate::pool::metrics::PoolMetrics;
 
 /// The upper bounds of the buckets, in seconds.
@@ -22,31 +23,49 @@ pub fn prometheus_text(pools: &[PoolMetrics]) -> String {
 }
 
 fn write(pools: &[PoolMetrics], text: &mut String) -> fmt::Result {
-    for metric in METRICS {
-        let (name, kind) = (metric.name, format!("{:?}", metric.kind).to_lowercase());
-        writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", metric.help)?;
+    METRICS.iter().try_for_each(|metric| {
         let all = pools.iter().flat_map(|pool| readings(pool).map(move |reading| (pool, reading)));
-        for (pool, reading) in all.filter(|(_, reading)| reading.metric == metric) {
-            let label = reading.label.map(|(name, value)| format!(",{name}=\"{value}\"")).unwrap_or_default();
-            let labels = format!("pool=\"{}\"{label}", Escaped(&pool.address));
-            let times = match reading.value {
-                ReadingValue::Number(number) => {
-                    writeln!(text, "{name}{{{labels}}} {number}")?;
-                    continue;
-                }
-                ReadingValue::Times(times) => times,
-            };
-            for bound in BOUNDS {
-                let count: u64 = times.buckets().filter(|(most, _)| most.as_secs_f64() <= bound).map(|(_, n)| n).sum();
-                writeln!(text, "{name}_bucket{{{labels},le=\"{bound:?}\"}} {count}")?;
+        let of_metric = all.filter(|(_, reading)| reading.metric == metric).map(|(pool, reading)| {
+            let labels = once(("pool", &*pool.address)).chain(reading.label);
+            (labels.collect(), reading.value)
+        });
+        write_metric(text, metric.name, metric.kind, metric.help, of_metric)
+    })
+}
+
+/// Writes the description of a metric, and its readings with their labels.
+pub(crate) fn write_metric<'r>(
+    text: &mut String,
+    name: &str,
+    kind: MetricKind,
+    help: &str,
+    readings: impl Iterator<Item = (Vec<Label<'r>>, ReadingValue<'r>)>,
+) -> fmt::Result {
+    let kind = format!("{kind:?}").to_lowercase();
+    writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}")?;
+    for (labels, value) in readings {
+        let labels: Vec<_> = labels.iter().map(|(label, value)| format!("{label}=\"{}\"", Escaped(value))).collect();
+        let labels = labels.join(",");
+        let times = match value {
+            ReadingValue::Number(number) => {
+                writeln!(text, "{name}{{{labels}}} {number}")?;
+                continue;
             }
-            let (count, sum) = (times.count(), times.sum().as_secs_f64());
-            writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n{name}_sum{{{labels}}} {sum}")?;
-            writeln!(text, "{name}_count{{{labels}}} {count}")?;
+            ReadingValue::Times(times) => times,
+        };
+        for bound in BOUNDS {
+            let count: u64 = times.buckets().filter(|(most, _)| most.as_secs_f64() <= bound).map(|(_, n)| n).sum();
+            writeln!(text, "{name}_bucket{{{labels},le=\"{bound:?}\"}} {count}")?;
         }
+        let (count, sum) = (times.count(), times.sum().as_secs_f64());
+        writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n{name}_sum{{{labels}}} {sum}")?;
+        writeln!(text, "{name}_count{{{labels}}} {count}")?;
     }
     Ok(())
 }
+
+/// The name and the value of a label.
+type Label<'r> = (&'r str, &'r str);
 
 /// The value of a label.
 struct Escaped<'a>(&'a str);

@@ -18,7 +18,7 @@ const BUCKETS: Config = match Config::new(4, 44) {
 /// The longest time that has a bucket, in nanoseconds. Longer times are counted as this time.
 const LONGEST: u64 = (1 << 44) - 1;
 
-/// A snapshot of the times that a pool has recorded.
+/// A snapshot of recorded times.
 ///
 /// Each time is counted in a bucket. The width of a bucket is at most a sixteenth of its lower bound, so [`quantile`]
 /// exceeds the true value by at most 6.25 %. Times below 32 ns are exact to the nanosecond, and times of more than 4.9

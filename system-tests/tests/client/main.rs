@@ -7,6 +7,7 @@ mod budget;
 mod cancelled;
 mod closing;
 mod cluster;
+mod command_metrics;
 mod cursors;
 mod cut_off;
 mod discovery;

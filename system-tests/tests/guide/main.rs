@@ -14,6 +14,7 @@ use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 mod blocking;
 mod budget;
 mod changes;
+mod commands;
 mod credential;
 mod cursor;
 mod duplicate;
@@ -48,7 +49,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         files: files;
         failures: duplicate;
         pools: pool budget;
-        metrics_and_traces: metrics traces logs;
+        metrics_and_traces: metrics commands traces logs;
         tls_and_credentials: credential renewal;
         blocking: blocking;
     };
@@ -160,6 +161,18 @@ async fn report_of_metrics_goes_on() {
     let reporting = tokio::time::timeout(Duration::from_secs(25), metrics::report(pool.clone()));
     assert!(reporting.await.is_err(), "the report ended");
     assert_eq!(pool.metrics().check_outs.succeeded(), 0);
+}
+
+#[tokio::test]
+async fn scrape_has_pools_and_commands() {
+    let server = mongod::shared().unwrap();
+    let (client, commands) = commands::client(&format!("mongodb://{}", server.address())).unwrap();
+    client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    client.run_command("admin", &rawdoc! { "ping": 1, "unknown": 1 }).await.unwrap_err();
+    let scraped = commands::scrape(&client, &commands);
+    for sample in ["pool_ready{", r#"command_seconds_count{command="ping",outcome="failed"} 1"#] {
+        assert!(scraped.contains(&format!("\nwharf_{sample}")), "no {sample} in\n{scraped}");
+    }
 }
 
 /// Starts a replica set of one server with six accounts of 100 each, and returns it with a client.
