@@ -101,7 +101,7 @@ mod tests {
             tokio::spawn(async move {
                 std::future::pending::<()>().await;
                 drop(kept);
-            })
+            });
         };
         background.run_within(Limit::Unset, spawn).unwrap();
         drop(background);
