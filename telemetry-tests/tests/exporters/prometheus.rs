@@ -5,9 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use bson::raw::CString;
+use bson::{Document, RawDocumentBuf, doc};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use wharf::client::CommandMetrics;
 use wharf::telemetry::{FacadeMetrics, METRICS, MetricKind, prometheus_text};
+use wharf::{Client, Options};
 use wharf_testbed::provision;
+use wharf_testbed::scripted::{Answer, ScriptedServer};
 
 use super::{pool_of, use_it};
 
@@ -152,6 +157,32 @@ async fn prometheus_reads_all_metrics() {
                 assert_eq!(metric.label.is_some_and(|label| labels.contains_key(label)), metric.label.is_some());
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn prometheus_reads_the_metrics_of_commands_with_any_name() {
+    let reply = doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 };
+    let server = ScriptedServer::start(move || {
+        let reply = reply.clone();
+        Box::new(move |_: &Document| Answer::Reply(reply.clone()))
+    });
+    let server = server.await.unwrap();
+    let commands = CommandMetrics::new();
+    let options = Options::parse(&format!("mongodb://{}/?serverMonitoringMode=poll", server.address())).unwrap();
+    let client = Client::builder(options).command_subscriber(commands.clone()).build().unwrap();
+    let names = ["ping", "a\"b\\c{d=,"];
+    for name in names {
+        let mut command = RawDocumentBuf::new();
+        command.append(CString::try_from(name).unwrap(), 1);
+        client.run_command("admin", &command).await.unwrap();
+    }
+    let published = read(&(prometheus_text(&client.metrics()) + &commands.prometheus_text()));
+    assert!(published.contains_key("wharf_pool_ready"));
+    for ending in ["_bucket", "_sum", "_count"] {
+        let labels = &published[&format!("wharf_command_seconds{ending}")];
+        assert_eq!(labels["command"], names.map(str::to_owned).into());
+        assert_eq!(labels["outcome"], ["failed", "succeeded"].map(str::to_owned).into());
     }
 }
 
