@@ -16,7 +16,7 @@ macro_rules! chapters {
 chapters! {
     first_steps documents transactions change_streams files failures time_limits options sizes pools
     metrics_and_traces => "The dashboard" "../docs/pictures/dashboard.svg"
-    tls_and_credentials blocking coming_from_elsewhere
+    tls_and_credentials blocking testing coming_from_elsewhere
 }
 
 /// The monitor from the example, ready to copy.

@@ -1,6 +1,6 @@
-use bson::{Document, doc};
 use wharf::ClientError;
 use wharf::blocking::Client;
+use wharf::bson::{Document, doc};
 
 /// Prints all unpaid orders, and pays one.
 pub fn pay(client: &Client, id: i32) -> Result<(), ClientError> {

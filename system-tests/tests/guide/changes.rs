@@ -1,5 +1,5 @@
-use bson::{RawDocumentBuf, doc};
 use serde::Deserialize;
+use wharf::bson::{RawDocumentBuf, doc};
 use wharf::{Client, ClientError, Collection};
 
 #[derive(Debug, PartialEq, Deserialize)]

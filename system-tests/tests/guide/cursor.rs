@@ -1,7 +1,7 @@
 use std::error::Error;
 
-use bson::{RawDocument, RawDocumentBuf, doc};
 use wharf::Client;
+use wharf::bson::{RawDocument, RawDocumentBuf, doc};
 
 type Failure = Box<dyn Error + Send + Sync>;
 

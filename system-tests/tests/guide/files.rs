@@ -1,6 +1,6 @@
-use bson::{Bson, doc};
 use tokio::io::{AsyncRead, AsyncReadExt, copy};
 use wharf::Client;
+use wharf::bson::{Bson, doc};
 
 /// Stores a photo, and returns its `_id`.
 pub async fn store(

@@ -24,6 +24,7 @@ mod logs;
 mod metrics;
 mod pool;
 mod renewal;
+mod testing;
 
 mod traces;
 mod transaction;
@@ -52,9 +53,15 @@ fn guide_contains_the_code_that_is_tested_here() {
         metrics_and_traces: metrics commands traces logs;
         tls_and_credentials: credential renewal;
         blocking: blocking;
+        testing: testing;
     };
     for (chapter, text, files) in chapters {
-        let blocks: Vec<_> = text.split("```").skip(1).step_by(2).filter(|block| !block.starts_with("toml")).collect();
+        let blocks: Vec<_> = text
+            .split("```")
+            .skip(1)
+            .step_by(2)
+            .filter(|block| !["toml", "text"].iter().any(|language| block.starts_with(language)))
+            .collect();
         assert_eq!(blocks.len(), files.len(), "number of code blocks in {chapter}.md (left) and of files (right)");
         for (block, (name, text)) in blocks.iter().zip(files) {
             let block = block.strip_prefix("rust,no_run\n").expect("a code block is not a doctest that is compiled");
@@ -153,6 +160,13 @@ async fn order_is_placed_once() {
     assert!(duplicate::place(&orders, &order).await.unwrap());
     assert!(!duplicate::place(&orders, &order).await.unwrap());
     assert_eq!(orders.count_documents(doc! { "_id": &order["_id"] }).await.unwrap(), 1);
+}
+
+#[test]
+fn each_test_has_its_own_database() {
+    let [one, another] = ["one", "another"].map(testing::database);
+    assert_eq!(one.name(), format!("one_{}", process::id()));
+    assert_ne!(one.name(), another.name());
 }
 
 #[tokio::test(start_paused = true)]

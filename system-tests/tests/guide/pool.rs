@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use bson::{RawDocumentBuf, rawdoc};
+use wharf::bson::{RawDocumentBuf, rawdoc};
 use wharf::{Command, Endpoint, OperationError, Options, Pool};
 
 pub async fn open(uri: &str) -> Result<Pool<Endpoint>, Box<dyn std::error::Error>> {

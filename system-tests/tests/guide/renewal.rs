@@ -1,6 +1,6 @@
 use std::error::Error;
 
-use bson::rawdoc;
+use wharf::bson::rawdoc;
 use wharf::{Client, Options};
 
 /// Gives the client new files and a new password, which the connection string names.

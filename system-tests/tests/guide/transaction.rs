@@ -1,4 +1,4 @@
-use bson::doc;
+use wharf::bson::doc;
 use wharf::client::{Session, TransactionOptions};
 use wharf::{Client, ClientError, Collection, WriteConcern};
 

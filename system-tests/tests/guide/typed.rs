@@ -1,5 +1,5 @@
-use bson::doc;
 use serde::{Deserialize, Serialize};
+use wharf::bson::doc;
 use wharf::client::{IndexModel, ReturnDocument};
 use wharf::{Client, ClientError, Collection};
 

@@ -125,7 +125,7 @@ async fn no_check_out_is_refused_until_the_pace_is_known() {
     let mut first = pin!(pool.check_out());
     assert!(poll_once(first.as_mut()).await.is_none());
     advance(ms(8)).await;
-    let second = begin(&pool, ms(1)).await.ok().expect("no waiter was served yet");
+    let second = begin(&pool, ms(1)).await.expect("no waiter was served yet");
     drop((second, held));
     let _held = first.await.unwrap();
     advance(ms(1)).await;
@@ -147,7 +147,7 @@ async fn stalled_pool_refuses_only_while_others_wait_and_accepts_again_when_it_s
     let error = first.await.unwrap_err();
     assert!(matches!(error, CheckOutError::WaitQueueTimeout(_)), "{error}");
     // The queue is empty, so a check-out tries the pool again, however slow it was.
-    let second = begin(&pool, ms(100)).await.ok().expect("a stalled pool locks everyone out");
+    let second = begin(&pool, ms(100)).await.expect("a stalled pool locks everyone out");
     too_late(begin(&pool, ms(100)).await);
     drop(second);
     // The connection comes back, and the stall counts less with each turn.
@@ -177,7 +177,7 @@ async fn pool_that_may_open_connections_refuses_none() {
     pool.resize(|options| options.max_pool_size(3)).unwrap();
     settle().await;
     let _second = begin(&pool, ms(100)).await.ok().unwrap();
-    let _third = begin(&pool, ms(1)).await.ok().expect("a pool that grows refused a check-out");
+    let _third = begin(&pool, ms(1)).await.expect("a pool that grows refused a check-out");
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +196,7 @@ async fn pool_whose_budget_is_used_up_refuses_as_if_it_had_all_of_its_connection
     // A pool without a connection has served no waiter, so its pace is unknown.
     let _second = begin(&other, ms(100)).await.ok().unwrap();
     advance(ms(50)).await;
-    let _third = begin(&other, ms(1)).await.ok().expect("a pool without a pace refused a check-out");
+    let _third = begin(&other, ms(1)).await.expect("a pool without a pace refused a check-out");
     drop((first, held));
 }
 
