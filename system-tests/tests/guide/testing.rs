@@ -10,5 +10,5 @@ static CLIENT: LazyLock<Client> = LazyLock::new(|| {
 
 /// Returns a database that only the test with this name uses, also if the tests run twice at a time.
 pub fn database(test: &str) -> Database {
-    CLIENT.database(&format!("{test}_{}", std::process::id()))
+    CLIENT.database(format!("{test}_{}", std::process::id()))
 }
