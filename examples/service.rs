@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         served = serving.into_future() => served?,
         () = end.then(|()| tokio::time::sleep(GRACE)) => eprintln!("Requests did not end within {GRACE:?}."),
     }
-    println!("Stopped{}", if client.shutdown(GRACE).await { "" } else { "; some connections were still in use" });
+    println!("Stopped{}", if client.shutdown(GRACE).await { "" } else { ", but connections are open" });
     Ok(())
 }
 
@@ -102,8 +102,7 @@ async fn open_account(State(accounts): Accounts, Json(account): Json<Account>) -
     Ok((StatusCode::CREATED, Json(account)).into_response())
 }
 
-/// Reads all batches in one transaction, so that they show the same point in time. Starts again if the cursor's server
-/// is lost.
+/// Reads all batches in one transaction, at the same point in time. Starts again if the cursor's server is lost.
 async fn accounts_of(State(accounts): Accounts, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
     let query = || accounts.find(doc! { "owner": &owner }).sort(doc! { "_id": 1 }).batch_size(100);
     let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;
