@@ -89,8 +89,6 @@ pub enum Refusal {
     Closed,
     /// The largest allowed number of check-outs is already waiting.
     Full,
-    /// So many check-outs wait that this one would be served too late.
-    Late(TooLate),
 }
 
 impl<E: Environment> Core<E> {
@@ -146,11 +144,11 @@ impl<E: Environment> Core<E> {
             }
             Refusal::Closed => PoolClosedError { address }.into(),
             Refusal::Full => self.queue_full(None),
-            Refusal::Late(too_late) => self.queue_full(Some(too_late)),
         }
     }
 
-    fn queue_full(&self, too_late: Option<TooLate>) -> CheckOutError {
+    /// Returns the error for a check-out that does not join the queue, with the reason if it is not the number of waiters.
+    pub fn queue_full(&self, too_late: Option<TooLate>) -> CheckOutError {
         let PoolStatus { max_pool_size, total, in_use, available, pending, waiting, .. } = self.rough_status();
         let (address, max_waiting) = (self.address.clone(), self.environment.max_waiting().unwrap_or(u32::MAX));
         WaitQueueFull { address, max_waiting, max_pool_size, total, in_use, available, pending, waiting, too_late }

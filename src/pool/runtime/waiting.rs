@@ -20,7 +20,7 @@ use super::home::Home;
 use super::opening::{self, OpenRequest};
 use super::pool::Pool;
 use super::timer::{Lapse, polled_at, within};
-use crate::pool::core::{Grant, Idle, Permit, Phase, Refusal};
+use crate::pool::core::{Grant, Idle, Permit, Phase};
 use crate::pool::error::{CheckOutError, NoRuntimeError, TimeLimit};
 use crate::pool::sync::{Contained, Watch};
 
@@ -184,7 +184,7 @@ impl<E: Establish> Pool<E> {
         }
         let now = Instant::now();
         let mut late = limits.all().filter_map(|(at, limit)| core.too_late(at.saturating_duration_since(now), limit));
-        late.next().map_or(Ok(()), |late| Err(core.refused(Refusal::Late(late))))
+        late.next().map_or(Ok(()), |late| Err(core.queue_full(Some(late))))
     }
 
     async fn granted_in_time(
