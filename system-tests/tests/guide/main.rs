@@ -442,7 +442,7 @@ async fn new_orders_are_passed_on_once_over_two_runs() {
 }
 
 #[tokio::test]
-async fn order_is_paid_on_a_single_thread() {
+async fn order_is_paid_on_a_plain_thread() {
     let bank = Bank::open().await;
     bank.client.insert("shop", "orders", (0..150).map(|id| doc! { "_id": id, "paid": false })).await.unwrap();
     let uri = uri(&bank.mongod, "");
