@@ -244,6 +244,20 @@ fn names_in_the_pages_for_newcomers_exist() {
     }
 }
 
+/// The tables of options name the items that set them in code.
+#[test]
+fn names_of_options_in_code_are_public() {
+    let (guide, public) = (read("src/guide/options.md"), read("public-api.txt"));
+    let (tables, _) = guide.split_once("## From files and environment variables").unwrap();
+    let names = tables.lines().filter(|row| row.starts_with("| `")).map(|row| row.split('`').nth(3).unwrap());
+    let names: Vec<_> = names.collect();
+    assert_eq!(names.len(), 50);
+    for name in names {
+        let ends = ["(", "<", ":", "\n"].map(|end| format!("wharf::{name}{end}"));
+        assert!(ends.iter().any(|item| public.contains(item)), "{name} is not public");
+    }
+}
+
 /// The documentation from rustdoc contains no files, so the library defines these links itself.
 #[test]
 fn guides_links_to_files_have_other_targets_in_rustdoc() {

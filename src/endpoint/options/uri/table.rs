@@ -495,13 +495,55 @@ mod tests {
         }
     }
 
+    /// The method, constructor, field or variant that sets the option in code: its type, and the option's name in snake
+    /// case, without its unit and the prefix of its group. A test in `system-tests/tests/package.rs` looks them up.
+    fn in_code(group: &Group, name: &str) -> String {
+        let other = match name {
+            "zlibCompressionLevel" => "Compressor::Zlib",
+            "ssl" => "Options::tls",
+            "authMechanismProperties" => "Credential::mechanism_property",
+            "proxyHost" => "ProxyOptions::new",
+            "proxyUsername" | "proxyPassword" => "ProxyOptions::login",
+            "readPreference" => "ReadPreference::new",
+            "readPreferenceTags" => "ReadPreference::tag_set",
+            "readConcernLevel" => "Options::read_concern",
+            "retryReads" => "Options::retry_reads",
+            "retryWrites" => "Options::retry_writes",
+            _ => "",
+        };
+        if !other.is_empty() {
+            return other.to_owned();
+        }
+        let owner = group.title.split('`').nth(1).unwrap();
+        let prefix = match owner {
+            "TlsOptions" => "tls",
+            "Credential" => "auth",
+            "SrvName" => "srv",
+            "ProxyOptions" => "proxy",
+            _ => "",
+        };
+        let name = name.strip_prefix(prefix).unwrap();
+        let name = name.trim_end_matches("MS").trim_end_matches("Seconds");
+        let mut snake = String::new();
+        for (place, letter) in name.char_indices() {
+            let (before, after) = (&name[..place], &name[place + 1..]);
+            // The last capital of an abbreviation begins the next word.
+            let begins = before.ends_with(char::is_lowercase) || after.starts_with(char::is_lowercase);
+            if place > 0 && letter.is_uppercase() && begins {
+                snake.push('_');
+            }
+            snake.extend(letter.to_lowercase());
+        }
+        format!("{owner}::{snake}")
+    }
+
     /// A group, in the form that the guide shows.
     fn section(group: &Group) -> String {
         let rows = group.rows().into_iter().map(|row| {
             let Row { name, allowed, summary, .. } = row;
-            format!("| `{name}` | {} | {allowed} | {summary} |\n", shown_default(&row))
+            format!("| `{name}` | `{}` | {} | {allowed} | {summary} |\n", in_code(group, name), shown_default(&row))
         });
-        let head = "| option | default | allowed | what |\n| --- | --- | --- | --- |\n";
+        let head = "| option | in code | default | allowed | what |\n| --- | --- | --- | --- | --- |\n";
         format!("## {}\n\n{head}{}", group.title, rows.collect::<String>())
     }
 
