@@ -133,7 +133,9 @@ metrics! { m;
          (got one that was opened for them)."
         => [("hit", m.check_outs.hits), ("waited", m.check_outs.waited.count()), ("opened", m.check_outs.opened.count())];
     Counter "wharf_pool_check_outs_failed_total" "check-outs" ["reason"]
-        "Check-outs that got no connection, by reason."
+        "Check-outs that got no connection. Reason: timeout (reached a time limit), queue_full (refused: the queue was \
+         too long), pool_closed, pool_cleared (the pool was cleared or paused), establish (no connection could be opened), \
+         no_runtime (the pool's runtime had ended), cancelled (dropped by the caller)."
         => [
             ("timeout", m.check_outs.failed.timeout),
             ("queue_full", m.check_outs.failed.queue_full),
@@ -146,7 +148,9 @@ metrics! { m;
     Counter "wharf_pool_connections_created_total" "connections" "Connections that were created: their establishment began."
         => m.connections.created;
     Counter "wharf_pool_connections_closed_total" "connections" ["reason"]
-        "Connections that were closed, by the reason in their event."
+        "Connections that were closed, by the reason in their event: stale (the pool was cleared or renewed, or no longer \
+         wanted the connection), idle (idle or open for too long, or another pool of the budget needed the capacity), \
+         error (failed while it was opened or used), pool_closed."
         => [
             ("stale", m.connections.closed.stale),
             ("idle", m.connections.closed.idle),
@@ -154,7 +158,7 @@ metrics! { m;
             ("pool_closed", m.connections.closed.pool_closed),
         ];
     Counter "wharf_pool_establishments_failed_total" "connections" ["stage"]
-        "Establishments that failed, by the stage that failed."
+        "Establishments that failed, by the stage that failed: resolve, proxy, connect, tls, hello, authenticate."
         => m.connections.failed.named().map(|(stage, failed)| (stage, *failed));
     Counter "wharf_pool_establishments_given_up_total" "connections"
         "Establishments that were given up because the pool was closed or cleared, or because its runtime ended."
@@ -187,7 +191,8 @@ metrics! { m;
         "The duration of successful establishments. Each is timed."
         => &m.connections.establish_time;
     Histogram "wharf_pool_create_stage_seconds" "seconds" ["stage"]
-        "The durations of the stages of establishment. Each is timed."
+        "The durations of the stages of establishment. Each is timed. Stage: resolve, proxy, connect, tls, hello, \
+         authenticate."
         => m.connections.stage_times.named();
 }
 
@@ -224,6 +229,16 @@ mod tests {
             let label = label.map(|label| format!("`{label}`")).unwrap_or_default();
             let row = format!("| `{name}` | {kind} | {unit} | {label} | {help} |");
             assert!(guide.contains(&row), "src/guide/metrics_and_traces.md lacks\n{row}");
+        }
+    }
+
+    #[tokio::test]
+    async fn help_names_every_value_of_the_label() {
+        let pool = crate::Endpoint::new("localhost").unwrap().pool().build().unwrap();
+        for Reading { metric, label, .. } in readings(&pool.metrics()) {
+            let mut words = metric.help.split(|char| !matches!(char, 'a'..='z' | '_'));
+            let mut is_named = |value| words.any(|word| word == value);
+            assert!(label.is_none_or(|(_, value)| is_named(value)), "{}: {label:?}", metric.name);
         }
     }
 
