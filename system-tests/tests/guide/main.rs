@@ -23,7 +23,9 @@ mod first_steps;
 mod logs;
 mod metrics;
 mod pool;
+mod preferences;
 mod renewal;
+mod settings;
 mod testing;
 
 mod traces;
@@ -31,6 +33,8 @@ mod transaction;
 mod typed;
 
 use transaction::transfer;
+
+const READ_PREFERENCES: &str = include_str!("../../../src/guide/read_preferences.md");
 
 #[test]
 fn guide_contains_the_code_that_is_tested_here() {
@@ -46,6 +50,7 @@ fn guide_contains_the_code_that_is_tested_here() {
         first_steps: first_steps;
         documents: typed cursor;
         transactions: transaction;
+        read_preferences: preferences settings;
         change_streams: changes;
         files: files;
         failures: duplicate;
@@ -81,6 +86,30 @@ fn credential_in_code_is_the_same_as_in_a_connection_string() {
     let in_a_string = Options::parse("mongodb://app:secret@db.example.com/?authSource=admin&tls=true").unwrap();
     assert_eq!(in_code.credential.unwrap().username, in_a_string.credential.unwrap().username);
     assert_eq!(in_code.tls, in_a_string.tls);
+}
+
+#[test]
+fn preferences_in_code_are_the_same_as_in_a_connection_string() {
+    let (_, text) = READ_PREFERENCES.split_once("```text\n").unwrap();
+    let in_a_string = text.split_once("```").unwrap().0.replace('\n', "");
+    let in_a_string = Options::parse(&format!("mongodb://localhost/?{in_a_string}")).unwrap();
+    assert_eq!(preferences::options("mongodb://localhost/").unwrap(), in_a_string);
+}
+
+#[tokio::test]
+async fn read_that_no_server_matches_fails_as_the_guide_says() {
+    let bank = Bank::open().await;
+    let limited = format!("{}&serverSelectionTimeoutMS=2000", uri(&bank.mongod, ""));
+    let client = Client::new(preferences::options(&limited).unwrap()).unwrap();
+    assert_eq!(settings::order(&client, 1).await.unwrap(), None);
+    let orders = client.database("archive").collection::<Document>("orders");
+    assert_eq!(orders.count_documents(doc! {}).await.unwrap(), 0, "there is no secondary, so the primary answers");
+
+    let error = settings::archive(&client).collection::<Document>("orders").find_one(doc! {}).await.unwrap_err();
+    let error = error.to_string().replace(&bank.mongod.address().to_string(), "db1.example.com:27017");
+    let error = error.replace("2000 ms", "30000 ms");
+    let shown = READ_PREFERENCES.replace('\n', " ");
+    assert!(shown.contains(&error), "{error}");
 }
 
 #[tokio::test]
