@@ -15,6 +15,7 @@ macro_rules! chapters {
 
 chapters! {
     first_steps documents transactions read_preferences change_streams files failures time_limits options sizes pools
+    operating_pools
     metrics_and_traces => "The dashboard" "../docs/pictures/dashboard.svg"
     tls_and_credentials blocking testing coming_from_elsewhere
 }

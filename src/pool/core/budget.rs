@@ -73,7 +73,7 @@ use crate::pool::sync::Mutex;
 /// share.
 ///
 /// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only what other pools leave. The
-/// [guide](crate::guide::pools#a-budget-for-several-pools) explains the rules.
+/// [guide](crate::guide::operating_pools#a-budget-for-several-pools) explains the rules.
 ///
 /// In a forked child, a budget is empty at first, and counts the child's connections alone.
 #[derive(Clone)]

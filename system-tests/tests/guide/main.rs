@@ -22,6 +22,7 @@ mod files;
 mod first_steps;
 mod logs;
 mod metrics;
+mod own;
 mod pool;
 mod preferences;
 mod renewal;
@@ -54,7 +55,8 @@ fn guide_contains_the_code_that_is_tested_here() {
         change_streams: changes;
         files: files;
         failures: duplicate;
-        pools: pool budget;
+        pools: own pool;
+        operating_pools: budget;
         metrics_and_traces: metrics commands traces logs;
         tls_and_credentials: credential renewal;
         blocking: blocking;
@@ -110,6 +112,25 @@ async fn read_that_no_server_matches_fails_as_the_guide_says() {
     let error = error.replace("2000 ms", "30000 ms");
     let shown = READ_PREFERENCES.replace('\n', " ");
     assert!(shown.contains(&error), "{error}");
+}
+
+#[tokio::test]
+async fn pool_of_own_connections_asks_a_server() {
+    let listener = tokio::net::TcpListener::bind("localhost:0").await.unwrap();
+    let pool = own::open(&listener.local_addr().unwrap().to_string()).unwrap();
+    let echo = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (mut questions, mut answers) = stream.split();
+        tokio::io::copy(&mut questions, &mut answers).await.unwrap();
+    };
+    let asked = async {
+        for question in [7, 8] {
+            assert_eq!(own::ask(&pool, question).await.unwrap(), question);
+        }
+        assert_eq!(pool.metrics().connections.created, 1);
+        pool.close();
+    };
+    tokio::join!(echo, asked);
 }
 
 #[tokio::test]
