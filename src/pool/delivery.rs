@@ -60,8 +60,8 @@
 //! - 1, a, 3: the role is reserved at a. At 3 the thread takes it, and B is the first event in the queue.
 //! - 1, 3, a: the embargo is lifted at a, so the deliverer delivers B.
 //!
-//! The thread never waits between 1 and 3, because it is inside a subscriber. So the role is reserved while the
-//! subscriber runs, and callers that wait during that time wait for that subscriber.
+//! The thread never waits between 1 and 3, because it is inside a subscriber. So the role stays reserved while the
+//! subscriber runs, and callers that wait in the meantime wait for the subscriber.
 //!
 //! # The queue
 //!

@@ -78,7 +78,7 @@ pub(crate) use event_listener::{Event, EventListener};
 pub(crate) use events::{Event, EventListener};
 #[cfg(loom)]
 pub(crate) use patience::{Patience, made_progress};
-/// Waiting for another thread's step, after which that thread calls [`made_progress`].
+/// Waiting for a step of another thread, which calls [`made_progress`] after the step.
 #[cfg(not(loom))]
 pub(crate) type Patience = Backoff;
 
@@ -161,7 +161,7 @@ pub(crate) fn step() {
     census::step();
 }
 
-/// Tells the simulated machine that the next access is to the address in the last access's value.
+/// Tells the simulated machine that the last access loaded the address of the next access.
 #[inline(always)]
 pub(crate) fn follow() {
     #[cfg(simulated)]

@@ -54,7 +54,7 @@ impl<E: Environment> fmt::Debug for Grant<E> {
 
 /// A connection that was taken from the top of its thread's stack and is being checked out.
 ///
-/// [Begin](Self::begin) its use before dropping it, because otherwise a timed use would lack its beginning.
+/// Call [`begin`](Self::begin) before dropping it; otherwise a timed use would have an end without a beginning.
 #[must_use = "its use is yet to begin"]
 pub struct Hit<E: Environment> {
     lease: Lease<E>,
@@ -126,8 +126,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Race window
     ///
-    /// As for [`Core::try_take`]. While another check-out is queuing up, this check-out may take a connection from a
-    /// shard that the other has not looked at yet. It then counts as earlier.
+    /// The same as for [`Core::try_take`]. While another check-out is queuing up, this check-out may take a connection
+    /// from a shard that the other has not looked at yet. It then counts as earlier.
     pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<E>> {
         self.first_usable(|| self.take_any())
     }
@@ -142,7 +142,7 @@ impl<E: Environment> Core<E> {
         loop {
             let Popped::Slot(slot) = take() else { return None };
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                // Otherwise it is dropped, which makes the connection available again.
+                // If it needs a check, dropping it makes the connection available again.
                 return (!idle.needs_check()).then_some(idle);
             }
         }
@@ -151,10 +151,10 @@ impl<E: Environment> Core<E> {
     /// Checks out a connection in the most frequent case, in which the caller only has to take the top of its thread's
     /// stack. The caller [begins](Hit::begin) the use.
     ///
-    /// Returns `None` otherwise: if the thread has used another pool since, if the stack is empty, if a subscriber is
-    /// listening, if the pool accounts for holders, if connections must be vetted, or if this connection must be checked
-    /// before its use. May also return `None` if another thread changes the stack at the same time, or if the top is
-    /// neither the thread's last slot nor one of the slab's first slots. Does the work of [`Core::try_take`] and
+    /// Returns `None` otherwise: the thread has used another pool since, the stack is empty, a subscriber is listening,
+    /// the pool accounts for holders, connections must be vetted, or this connection must be checked before its use.
+    /// May also return `None` if another thread changes the stack at the same time, or if the top is neither the
+    /// thread's last slot nor one of the slab's first slots. Does the work of [`Core::try_take`] and
     /// [`Idle::check_out`] in one step.
     ///
     /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
@@ -205,7 +205,7 @@ impl<E: Environment> Core<E> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Core::acquire`].
+    /// The same as for [`Core::acquire`].
     pub fn acquire_as_opener(self: &Arc<Self>) -> OpenerWait<'_, E> {
         OpenerWait(self.acquire())
     }
@@ -217,7 +217,7 @@ impl<E: Environment> Core<E> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Core::acquire`].
+    /// The same as for [`Core::acquire`].
     pub fn reacquire<T: Unpin>(self: &Arc<Self>, useless: T) -> Reacquire<'_, E, T> {
         Reacquire { acquire: self.acquire(), useless: Some(useless) }
     }
@@ -284,10 +284,10 @@ impl<E: Environment> Core<E> {
     /// Queues up, unless the caller can be granted something at once.
     ///
     /// INV-5 (while check-outs wait): under the list's lock, if a check-out is in the queue, then all shards are
-    /// flagged and empty. If a waiter is in the queue, and not only openers, then the capacity word is flagged as well:
-    /// it admitted no connection when the flag was raised, and capacity released since then is only for the first
-    /// waiter, under the list's lock. Under a budget, the flag is always raised, and the caller then serves the first
-    /// waiter.
+    /// flagged and empty. If the queue contains a waiter, and not only openers, then the capacity word is flagged as
+    /// well. It admitted no connection when the flag was raised, and capacity that was released since then goes only to
+    /// the first waiter, under the list's lock. Under a budget, the flag is always raised, and the caller then serves
+    /// the first waiter.
     ///
     /// This function establishes the invariant for the first check-out in the queue. It raises the flags, so that every
     /// later push and release takes the list's lock. Each shard's flag is raised in the step that finds the shard

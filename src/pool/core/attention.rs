@@ -42,13 +42,13 @@ impl Attention {
         self.0.load(Ordering::Relaxed) & reason as u8 != 0
     }
 
-    /// Adds a reason. Returns whether it was absent.
+    /// Adds a reason. Returns whether the reason was absent before.
     pub(super) fn add(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
         self.0.fetch_or(reason as u8, Ordering::Relaxed) & reason as u8 == 0
     }
 
-    /// Removes a reason. Returns whether it was present.
+    /// Removes a reason. Returns whether the reason was present before.
     pub(super) fn remove(&self, reason: Reason) -> bool {
         // Relaxed: see `is_needed`.
         self.0.fetch_and(!(reason as u8), Ordering::Relaxed) & reason as u8 != 0

@@ -20,8 +20,8 @@
 //! 2. If there is no idle connection and a pool starves, the pools that hold more than their fair share are *asked*.
 //!    Each of them closes the next connection that comes back, as long as a pool starves.
 //!
-//! A place is *leaving* while its connection is being closed for another pool. No further connection is closed while as
-//! many places are free or leaving as pools are in the queue.
+//! A place is *leaving* while its connection is being closed for another pool. No further connection is closed while
+//! the places that are free or leaving suffice for the pools in the queue.
 //!
 //! # Race window
 //!
@@ -72,7 +72,7 @@ use crate::pool::sync::Mutex;
 /// closed for it. If there is none, it gets the next connection that comes back to a pool with more than its fair
 /// share.
 ///
-/// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only what other pools leave. The
+/// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only places that the other pools leave free. The
 /// [guide](crate::guide::operating_pools#a-budget-for-several-pools) explains the rules.
 ///
 /// In a forked child, a budget is empty at first, and counts the child's connections alone.
@@ -109,8 +109,8 @@ struct Account {
     leaving: u32,
     /// The pool's turn, while it is in the queue.
     ticket: Option<u64>,
-    /// Whether the pool was asked to give up a connection when one comes back. The pool knows as well, but asking it
-    /// again would take a handle, whose drop under the lock could drop the pool.
+    /// Whether the pool was asked to give up a connection when one comes back. The pool knows this too. But asking it a
+    /// second time would need a handle, and dropping the handle under the lock could drop the pool.
     is_asked: bool,
 }
 

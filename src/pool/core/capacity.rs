@@ -1,9 +1,9 @@
 //! The capacity word: the numbers of existing and of pending connections, packed into one `AtomicU64`.
 //!
 //! Every creation of a connection, by a check-out or in the background, is one compare-and-swap of this word, so both
-//! limits hold together at every instant. A version in the word shows whether the word changed in between: a caller
-//! that needs a connection reads the word, searches the shards, and then swaps the word that it read (see
-//! [`Capacity::try_admit`]).
+//! limits hold together at every instant. A caller that needs a connection reads the word, searches the shards, and
+//! then swaps the word that it read (see [`Capacity::try_admit`]). A version in the word shows whether the word has
+//! changed in between.
 
 use crate::pool::sync::atomic::{AtomicU64, Ordering};
 use crate::pool::sync::unless_mutant;
@@ -13,10 +13,10 @@ use crate::pool::sync::unless_mutant;
 pub(super) struct Counts {
     /// Connections that exist: pending, available, in use, being drained, or stale and not closed yet.
     pub(super) total: u32,
-    /// Pending connections. A permit counts as one.
+    /// Pending connections. A permit counts as a pending connection.
     pub(super) pending: u32,
-    /// The waiting flag: a waiter, which does not have a connection on the way, is in the queue. Capacity that becomes
-    /// free belongs to the first waiter. Changes only under the wait list's lock.
+    /// The waiting flag: the queue contains a waiter, that is, a check-out without a connection on the way. Capacity
+    /// that becomes free belongs to the first waiter. Changes only under the wait list's lock.
     pub(super) waiting: bool,
     /// The draining flag: some connections are being drained, and their drains can be displaced. Changes only under the
     /// registry's lock.
@@ -93,9 +93,9 @@ impl Capacity {
     }
 
     pub(super) fn load(&self) -> Counts {
-        // ORD: Acquire; pairs with the Release in `update`. If a thread sees that a connection is no longer pending, it
-        // also finds the connection in the shards, if the connection was pushed there (ordering 2 in the module
-        // documentation of `pool`).
+        // ORD: Acquire; pairs with the Release in `update`. A thread that sees that a connection is no longer pending
+        // also finds the connection in the shards, if it was pushed there (ordering 2 in the module documentation of
+        // `pool`).
         Counts::unpack(self.0.load(unless_mutant("capacity_acquires_nothing", Ordering::Acquire)))
     }
 
@@ -149,8 +149,8 @@ impl Capacity {
         self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_displaced(limits))
     }
 
-    /// Raises the displacing flag if a waiter needs a drain displaced. Returns whether a waiter does. The caller holds
-    /// the registry's lock, and then ends the oldest drain.
+    /// Raises the displacing flag if a drain must be displaced for a waiter, and returns whether it did. The caller
+    /// holds the registry's lock, and then ends the oldest drain.
     #[must_use]
     pub(super) fn begin_displacing(&self, limits: CapacityLimits) -> bool {
         let begun = |counts: Counts| Counts { displacing: true, ..counts.next() };
@@ -160,9 +160,9 @@ impl Capacity {
     /// Gives back the capacity of a displaced connection, which is now closed. Returns whether a waiter is waiting for
     /// it.
     ///
-    /// This also lowers the displacing flag, in the same step. Otherwise a thread that looks between the two changes
-    /// would displace another drain for a waiter that already has this capacity, or would fail to displace a drain for
-    /// the next waiter.
+    /// This also lowers the displacing flag, in the same step. With two steps, a thread that looks in between would
+    /// displace another drain for a waiter that already has this capacity, or would fail to displace a drain for the
+    /// next waiter.
     #[must_use]
     pub(super) fn end_displacing(&self) -> bool {
         let before = self.update(|counts| {

@@ -118,7 +118,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like the other events
-    /// of a check-out: in the queue, the failure of a check-out whose time is up would wait for the failures of all
+    /// of a check-out. In the queue, the failure of a check-out whose time is up would wait for the failures of all
     /// other check-outs.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {
@@ -147,7 +147,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns the error for a check-out that does not join the queue, with the reason if it is not the number of waiters.
+    /// Returns the error for a check-out that does not join the queue: `too_late` says why, or is `None` if the queue
+    /// is full.
     pub fn queue_full(&self, too_late: Option<TooLate>) -> CheckOutError {
         let PoolStatus { max_pool_size, total, in_use, available, pending, waiting, .. } = self.rough_status();
         let (address, max_waiting) = (self.address.clone(), self.environment.max_waiting().unwrap_or(u32::MAX));

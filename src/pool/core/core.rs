@@ -152,7 +152,7 @@ impl<E: Environment> Core<E> {
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new).
+    /// The same as for [`new`](Self::new).
     pub fn begin(
         address: &str,
         options: PoolOptions,
@@ -378,7 +378,7 @@ impl<E: Environment> Core<E> {
     ///
     /// # Errors
     ///
-    /// As for [`clear`](Self::clear).
+    /// The same as for [`clear`](Self::clear).
     pub fn begin_clear(&self, clear: Clear) -> Result<Option<Change>, InvalidOption> {
         if self.options.load_balanced {
             return Err(InvalidOption::missing("serviceId", "to clear a pool in load-balanced mode"));
@@ -429,7 +429,7 @@ impl<E: Environment> Core<E> {
     ///
     /// # Errors
     ///
-    /// As for [`clear_service`](Self::clear_service).
+    /// The same as for [`clear_service`](Self::clear_service).
     pub fn begin_clear_service(&self, service_id: ServiceId, clear: Clear) -> Result<Option<Change>, InvalidOption> {
         if !self.options.load_balanced {
             return Err(InvalidOption::because("serviceId", "needs a pool in load-balanced mode"));

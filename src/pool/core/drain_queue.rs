@@ -1,8 +1,8 @@
 //! The drain queue: connections that came back in need of a drain, in the order of their return.
 //!
-//! A waiter that lacks only capacity has the oldest drain *displaced*: the drain leaves the queue, and the holder of
-//! its [`Draining`](super::Draining) is told and drops it. Then the connection is closed like any other, and the waiter
-//! gets its capacity once it is closed.
+//! If a waiter lacks only capacity, the oldest drain is *displaced*: it leaves the queue, and the holder of its
+//! [`Draining`](super::Draining) is told, and drops the token. Then the connection is closed like any other, and the
+//! waiter gets its capacity once it is closed.
 
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};

@@ -19,8 +19,8 @@ use crate::pool::event::{ConnectionClosedReason, EventError, PoolEvent};
 use crate::pool::service_id::ServiceId;
 use crate::pool::sync::{discard, wake};
 
-/// A slot that its owner holds (INV-1) and whose connection keeps its pool alive (INV-2): the raw form of all tokens
-/// that hold a connection.
+/// The raw form of all tokens that hold a connection: a slot that its owner holds (INV-1). The slot's connection keeps
+/// its pool alive (INV-2).
 ///
 /// A single pointer, because the slot leads to the core. A result of two words would be returned in two stores, and a
 /// caller that reads both with one load would wait for them. This wait took a sixth of the time of a check-out and

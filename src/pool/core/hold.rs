@@ -14,7 +14,7 @@
 //! If b reads a word that 3 stored, the fences order 1 before d. Then d finds a different sequence than a, and the
 //! reader tries again. If a reads the sequence that 4 stored, it acquires 3, so b does not read an older value.
 //!
-//! Step 1 may be missing if the accounting was switched off and on again: then the words still belong to a use under an
+//! Step 1 may be missing if the accounting was switched off and on again. The words then still belong to a use under an
 //! earlier switch, and a reader may get a mixture. The reader finds the number of that switch in the sequence, and
 //! discards the words (`Core::noted`).
 
@@ -194,7 +194,7 @@ impl Hold {
                 .is_ok()
     }
 
-    /// Returns the words of the record. Some may belong to another use.
+    /// Returns the words of the record. Some words may belong to another use.
     fn raw(&self) -> [u64; 7] {
         [&self.since, &self.connection_id, &self.site, &self.task_id, &self.generation, &self.service, &self.rest]
             // Relaxed: `read` checks whether they belong to one use.
@@ -205,7 +205,7 @@ impl Hold {
         Self::checked(self.raw())
     }
 
-    /// Returns the use, from words that belong to one use.
+    /// Decodes a use from its words, which must all belong to that use.
     #[allow(unsafe_code)]
     fn checked(raw: [u64; 7]) -> Use {
         let [since, connection_id, site, task_id, generation, service, rest] = raw;

@@ -1,8 +1,9 @@
 //! Holder accounting: which callers hold the connections, and which hold them for too long.
 //!
-//! The accounting is switched at run time. While it is on, [`Reason::Holders`] sends check-outs and check-ins down the
-//! long path, and each writes the record beside its slot (`hold.rs`). Each switch has a number, which the records
-//! repeat. So records of an earlier switch are ignored, and switching never has to visit the slots.
+//! The accounting can be switched on and off at run time. While it is on, [`Reason::Holders`] sends check-outs and
+//! check-ins down the long path, and each writes the record beside its slot (`hold.rs`). Each switch, on or off, has a
+//! number, and a record contains the number of the switch under which it was written. So records of an earlier switch
+//! are ignored, and switching never has to visit the slots.
 //!
 //! A connection that is being drained does not have a holder, because its caller has checked it in.
 //!
@@ -265,8 +266,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Race window
     ///
-    /// A reader may never see a constantly changing stack as a whole. Then every slot that was seen in it counts as
-    /// available, and a connection in use may be left out.
+    /// If a stack changes constantly, a reader may fail to see it as a whole. Then every slot that was seen in it
+    /// counts as available, and a connection in use may be left out.
     fn unnoted_in_use<'s>(&'s self, slots: Vec<&'s Slot<E::Connection>>) -> Vec<&'s Slot<E::Connection>> {
         let lives = |slot: &Slot<E::Connection>| {
             let stamp = slot.stamp();

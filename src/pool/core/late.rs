@@ -1,34 +1,35 @@
 //! The refusal of check-outs that would be served too late ([`PoolOptions::refuse_late`](crate::PoolOptions)).
 //!
-//! A check-out with a time limit that finds others waiting is refused, before it joins them, if the pool expects to serve
-//! it after its limit, by the number that waits and by its *pace* (`pace.rs`).
+//! A check-out with a time limit that finds others waiting is refused, before it joins them, if the pool expects to
+//! serve it after its limit. The pool estimates this from the number of waiters and from its *pace* (`pace.rs`).
 //!
 //! # The rule
 //!
-//! A check-out behind w waiters is served after w + 1 paces. While all of c connections are in use, each use takes c
+//! A check-out behind w waiters is served after w + 1 paces. While all c connections are in use, each use takes c
 //! paces. So if the limit includes the use, as `timeoutMS` and a caller's deadline do, the check-out needs w + 1 + c
-//! paces. A quarter is added for what the estimate does not know. The check-out is refused if it has less time left.
+//! paces. A quarter is added, because the estimate may be wrong. The check-out is refused if it has less time left than
+//! that.
 //!
-//! The margin was chosen by a simulation at 1.5 times the capacity, with limits of ten uses. Without it, all waiters are
-//! served just before their limit, and with random times of use a third of the work was late. A larger margin
+//! The margin was chosen by a simulation at 1.5 times the capacity, with limits of ten uses. Without it, all waiters
+//! were served just before their limit, and with random times of use a third of the work was late. A larger margin
 //! refuses check-outs of a short burst that could be served.
 //!
 //! | state of the pool | a check-out with a limit |
 //! | --- | --- |
 //! | no waiter in the queue | is never refused. So a server that has stalled is always tried again: once the waiters have reached their own limits, the next check-out joins. |
-//! | it may open more connections, and its budget, if it has one, is not used up | is never refused, and the pace begins anew, because it said nothing about a larger pool |
-//! | the pace is unknown: fewer waiters were served than there are connections, or no check-out has asked for ten seconds | is never refused |
-//! | no waiter is being served | sees the pace rise with the clock, until it falls again with the waiters that are served |
+//! | it may open more connections, and its budget, if it has one, is not used up | is never refused, and the pace begins anew, because the old pace says nothing about a larger pool |
+//! | the pace is unknown: fewer waiters were served than there are connections, or no check-out has asked for the pace in the last ten seconds | is never refused |
+//! | no waiter is being served | sees a pace that rises with the clock, and falls again when waiters are served |
 //! | paused or closed | fails for that reason |
-//! | suspended | waits outside of the queue, and asks afterwards |
+//! | suspended | waits outside of the queue until the pool is resumed, and then asks |
 //!
 //! An opener is not in the queue: it brings the connection that it takes.
 //!
 //! # Why the order stays first come, first served
 //!
-//! Serving the newest waiter first is the other remedy that is known. It keeps useful work as high as a refusal does,
-//! but the waiters that it passes over fail only at their limit. At 0.95 of the capacity, where nothing need fail, it
-//! makes some of the oldest late. And a newest waiter cannot be claimed with one swap of the list's word: its
+//! The other known remedy is to serve the newest waiter first. It keeps useful work as high as a refusal does, but the
+//! waiters that it passes over fail only at their limit. At 0.95 of the capacity, where no check-out need fail, it
+//! makes some of the oldest waiters late. And the newest waiter cannot be claimed with one swap of the list's word: its
 //! ticket would leave a gap, which only the holder of the list's lock may make.
 
 use std::time::Duration;
@@ -38,7 +39,7 @@ use super::environment::Environment;
 use super::state::Phase;
 use crate::pool::error::{TimeLimit, TooLate};
 
-/// What the estimate is multiplied by, because neither the pace nor the time of a use is constant.
+/// The factor that is applied to the estimate, because neither the pace nor the time of a use is constant.
 const MARGIN: f64 = 1.25;
 
 impl<E: Environment> Core<E> {
@@ -64,8 +65,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns why a check-out that now joined the queue, with so much time left until `limit`, would be served too
-    /// late, or `None` if it would not.
+    /// Returns why a check-out would be served too late if it joined the queue now, with this much time left until
+    /// `limit`. Returns `None` if it would be served in time.
     ///
     /// Does not take the wait list's lock unless the check-out seems to be too late.
     pub fn too_late(&self, time_left: Duration, limit: TimeLimit) -> Option<TooLate> {

@@ -145,7 +145,7 @@ impl<E: Environment> Drop for Lease<E> {
 }
 
 impl<E: Environment> Lease<E> {
-    /// Checks the connection in. If it is pushed, prefers this shard.
+    /// Checks the connection in. If the connection is pushed, it goes to this shard if possible.
     #[inline(always)]
     fn check_in(&mut self, shard: &Shard) {
         let held = self.0;

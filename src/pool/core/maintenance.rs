@@ -59,15 +59,15 @@ impl<E: Environment> Core<E> {
     /// Creates a connection if `minPoolSize` requires another, or if a worn connection needs a replacement
     /// (`perished.rs`).
     ///
-    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting (it opens a
-    /// connection itself), if the last missing connection would take the last permit, or if the budget is used up.
+    /// Returns `None` if there are enough connections, the pool is not ready, a waiter is waiting (it opens a
+    /// connection itself), the last missing connection would take the last permit, or the budget is used up.
     ///
     /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
     /// Thread"). If a check-out then finds no permit, it waits for one of these connections. Their opening began before
-    /// the check-out could have opened a connection itself, so it does not wait longer than for a connection of its
-    /// own.
+    /// the check-out could have opened a connection itself, so the check-out waits no longer than it would for its own
+    /// connection.
     ///
-    /// The last permit is left to check-outs if only one connection is missing: the official case
+    /// If only one connection is missing, the last permit is left to check-outs. The official case
     /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens a connection while the
     /// background opens another, and that no third connection is created. With all permits taken, a third connection
     /// would be created: the first connection that is ready serves the first check-out and gives back a permit. With
@@ -123,8 +123,8 @@ impl<E: Environment> Core<E> {
         let stale = {
             let mut registry = self.registry.lock();
             let stale = registry.take_stale(&self.slab, most);
-            // Relaxed: under the lock. The count falls before the connections are closed: a check-out that finds
-            // nothing to close here queues up instead of spinning until this call is done, and is granted the permit
+            // Relaxed: under the lock. The count falls before the connections are closed. So a check-out that finds
+            // nothing to close here queues up, instead of spinning until this call is done, and is granted the permit
             // that this call gives back.
             self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
             stale

@@ -30,8 +30,8 @@
 //! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is released
 //!   to the registry. So a token needs only a pointer, and check-out and check-in touch no reference count (`slab.rs`).
 //! - INV-4 (access to a waiter's cell): `waitlist/cell.rs`.
-//! - INV-5 (while check-outs wait): while a check-out is in the queue, all shards are flagged and empty. While a waiter
-//!   is in the queue, and not only openers, the capacity word is flagged, and no other check-out is admitted
+//! - INV-5 (while check-outs wait): while a check-out is in the queue, all shards are flagged and empty. While the
+//!   queue contains a waiter, and not only openers, the capacity word is flagged, and no other check-out is admitted
 //!   (`acquire.rs`). So everything that becomes free goes through the wait list to the first check-out in the queue
 //!   that can use it (`waitlist/mod.rs`).
 //! - INV-6 (waker ownership): the waker of an owner that can be interrupted belongs to the thread that clears the mark
@@ -84,10 +84,10 @@
 //! drain, if another check-out is waiting. So the second of two check-outs may wait for two closes.
 //!
 //! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out is waiting while connections are being
-//! drained, then a permit is free, or `maxConnecting` or a budget does not admit a connection, or a drain was displaced
-//! and its connection is not closed yet, or a thread is about to displace a drain. Each change that could break this is a
-//! change of the capacity word, and the thread that makes the change looks at the word: a check-out that queues up, a
-//! drain that begins, a connection that stops being pending, and a displaced connection that is closed.
+//! drained, then one of these holds. A permit is free; `maxConnecting` or a budget does not admit a connection; a drain
+//! was displaced and its connection is not closed yet; or a thread is about to displace a drain. Four changes could
+//! break this: a check-out queues up, a drain begins, a connection stops being pending, or a displaced connection is
+//! closed. Each of them changes the capacity word, and the thread that makes the change looks at the word.
 //!
 //! The task that drains a displaced connection closes it. That task may be unable to run: on an idle current-thread
 //! runtime, which cannot open connections either, or because foreign code blocks in the drain. Then the waiter waits
@@ -106,14 +106,14 @@
 //! 4. Each lane is served first come, first served, and check-outs never barge: INV-5, and one queue.
 //! 5. Both limits hold at every instant: their counts are in one word. A resize changes that word as well, so no check-out
 //!    is admitted by a limit that no longer holds (`SizesWord`).
-//! 6. A check-in that races with a clear or a close either is detached with the others or notices the change:
-//!    `Shard::push` and `Shard::put_back`.
+//! 6. If a check-in races with a clear or a close, either its connection is detached with the others, or the check-in
+//!    notices the change: `Shard::push` and `Shard::put_back`.
 //! 7. Ids are in the order of the `ConnectionCreated` events: ids are assigned and events emitted under the registry's
 //!    lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
 //!    without an event: the connections no longer work, but not because of the server, so the pool continues to serve.
 //! 9. Either the thread that closes the pool sees that nothing is left, or the thread that gives back the last capacity
-//!    sees that the pool is closed and announces it: `Capacity::order_releases`.
+//!    sees the close and announces it: `Capacity::order_releases`.
 //! 10. If a drain begins while a check-out queues up, the later of the two notices the earlier:
 //!     `Capacity::set_draining`.
 //! 11. Pools under a budget never hold more connections than it has places, and no pool is forgotten in its queue:
@@ -128,8 +128,8 @@
 //! - No epoch-based reclamation: slots are never deallocated while the pool lives, and a waiter's cell is kept until
 //!   its ticket is over.
 //! - No lock on the hot path; the waiting path does take locks. The work under the wait list's lock is bounded, however
-//!   many check-outs wait or leave: a few cache lines, and all shards' heads when the first check-out queues up or the
-//!   last check-out leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
+//!   many check-outs wait or leave. It is a few cache lines, and all shards' heads when the first check-out queues up
+//!   or the last check-out leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
 //! - No event-listener in the default wait list; BENCHMARKS.md gives the measured reason.
 //! - No panics from foreign code: wakers run and are dropped outside of all locks, and their panics are caught
 //!   (`pool/sync/foreign.rs`).

@@ -5,9 +5,9 @@
 //! connections that were handed over since. The mark is 8 to 16 uses of each connection old, so the pace follows a change
 //! of the load within that many uses.
 //!
-//! A queue that ends before a waiter was served for each connection is not measured. Connections often come back
-//! together, as after a tick of a timer, and most of them then find no waiter: the queue would count for too long. If no
-//! waiter was served at all, its time does count, because the pool may have stalled.
+//! A queue is not measured if it ends before the pool has served as many waiters as it has connections. Connections
+//! often come back together, for example after a tick of a timer, and most of them then find no waiter, so such a queue
+//! would seem too slow. If no waiter was served at all, its time does count, because the pool may have stalled.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
@@ -121,7 +121,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Serves this many waiters, one in each interval, to a queue that never ends.
+    /// Serves this many waiters of a queue that never ends, one in each interval.
     fn serve(pace: &Pace, now: &mut u64, waiters: u64, interval: u64) {
         for _ in 0..waiters {
             *now += interval;

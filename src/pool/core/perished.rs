@@ -9,8 +9,8 @@
 //! 1. [`Core::reap`](Core::maintain) leaves the worn connection in its shard, and raises the target of
 //!    [`Core::populate`].
 //! 2. The replacement becomes available, which requests maintenance.
-//! 3. The next [`Core::reap`](Core::maintain), or the check-in of the worn connection, finds a connection to spare and
-//!    closes the worn connection.
+//! 3. The next [`Core::reap`](Core::maintain), or the check-in of the worn connection, finds that the pool can now
+//!    spare the worn connection, and closes it.
 //!
 //! [`Core::give_up`] decides under the registry's lock, one connection at a time, so two threads cannot both close the
 //! one connection that the pool can spare. With as many connections as `maxPoolSize` or the budget allows, none of them

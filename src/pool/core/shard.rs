@@ -118,7 +118,7 @@ impl Shards {
     const MOST: usize = 4;
 
     /// Creates about one shard per thread (a power of two), but at most one for every two connections. With more
-    /// shards, more threads would work without moving a cache line, but the first check-out to wait flags all shards:
+    /// shards, more threads would work without moving a cache line. But the first check-out to wait flags all shards:
     /// with one shard per connection, the throughput of a nearly saturated pool drops by up to a half.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         Self((0..Self::count(threads, capacity)).map(|_| CachePadded::new(Shard::new())).collect())
@@ -148,8 +148,8 @@ impl Shards {
 
 /// One shard.
 ///
-/// It is nothing but an atomic, and therefore a cell: a reference to a cell may outlive the cell, as happens when other
-/// threads free the core after a push. Any other reference must point to live memory for as long as it is a function's
+/// A shard is a single atomic, and so a cell. A reference to a cell may outlive it, which happens when other threads
+/// free the core after a push. Any other reference must point to live memory for as long as it is a function's
 /// parameter. So the functions that push take pointers to the slab and the slot.
 #[derive(Debug)]
 pub(super) struct Shard(AtomicU64);
@@ -313,7 +313,7 @@ impl Shard {
     ///
     /// # Safety
     ///
-    /// As for [`Shard::push`].
+    /// The same as for [`Shard::push`].
     #[inline]
     #[allow(unsafe_code)]
     pub(super) unsafe fn try_push<C>(
@@ -340,7 +340,7 @@ impl Shard {
     ///
     /// # Safety
     ///
-    /// As for [`Shard::put_back`].
+    /// The same as for [`Shard::put_back`].
     #[inline]
     #[allow(unsafe_code)]
     unsafe fn push_onto<C>(

@@ -32,7 +32,7 @@ pub(super) use words::{INDEX_BITS, Link, NO_SLOT, Stamp};
 /// steps releases and acquires.
 #[repr(align(64))]
 pub(super) struct Slot<C> {
-    /// Written by the owner before a push, unless it is already right. Any thread may read it at any time.
+    /// Written by the owner before a push, unless it already has the right value. Any thread may read it at any time.
     link: AtomicU64,
     /// Written by the owner. Any thread may interrupt the connection, which sets `interrupted` and clears `watched`.
     stamp: AtomicU64,
@@ -64,10 +64,10 @@ pub(super) struct Slot<C> {
     value: UnsafeCell<Option<Box<C>>>,
     /// The waker to wake when the connection is interrupted.
     ///
-    /// INV-6 (waker ownership): while the stamp is `watched`, no thread touches this cell. The thread that clears that
-    /// mark, the owner or an interrupter, may touch it. Without the mark, the cell belongs to the owner, with one
-    /// exception. An interrupter holds the lock `interrupting` from before it sets `interrupted` until it has taken the
-    /// waker, and an owner that finds that mark waits for the lock.
+    /// INV-6 (waker ownership): while the stamp is `watched`, no thread touches this cell. The thread that clears the
+    /// mark `watched` (the owner or an interrupter) may then touch the cell. While the stamp is not `watched`, the cell
+    /// belongs to the owner, with one exception. An interrupter holds the lock `interrupting` from before it sets
+    /// `interrupted` until it has taken the waker, and an owner that finds `interrupted` set waits for the lock.
     waker: UnsafeCell<Option<Waker>>,
     interrupting: Mutex<()>,
     /// Where and when the connection was checked out. Created by the owner when it is first needed.
@@ -160,7 +160,7 @@ impl<C> Slot<C> {
         started
     }
 
-    /// Forgets that a subscriber was told of a use. Any thread may call this: if the owner notes a use at the same
+    /// Forgets that a subscriber was told of a use. Any thread may call this. If the owner notes a use at the same
     /// time, the end of that use is reported as if no subscriber had been told of its beginning.
     #[cold]
     pub(super) fn forget_use(&self) {

@@ -317,7 +317,6 @@ impl<E: Environment> Idle<E> {
         self.0
     }
 
-    /// Returns the connection.
     #[allow(unsafe_code)]
     pub(super) fn connection(&mut self) -> &mut E::Connection {
         // SAFETY: INV-1: we own the slot. The borrow lasts as long as the exclusive borrow of the token.

@@ -233,7 +233,7 @@ pub struct WaitQueueTimeoutError {
     pub in_use: u32,
     /// How many of the connections in use had been checked in and were being drained.
     pub draining: u32,
-    /// How many of the connections were available: they became free too late.
+    /// How many of the connections were available, because they became free too late for the check-out.
     pub available: u32,
     /// How many of the connections were pending.
     pub pending: u32,

@@ -73,8 +73,8 @@ impl EstablishError {
         Self::new(stage, source, true).with_labels(labels)
     }
 
-    /// Creates the error for a network error or timeout that overload cannot have caused (such as a name that does not
-    /// resolve), or that occurs after `hello` (such as during authentication).
+    /// Creates the error for a network error or timeout that overload cannot have caused. Examples are a name that does
+    /// not resolve, and a failure after `hello`, such as during authentication.
     ///
     /// The error is retryable, does not have a label, and asks for a clear of the pool, which the failure sink decides.
     pub fn network(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {

@@ -169,7 +169,7 @@ const CHUNK: usize = 64;
 /// Records times from any thread.
 ///
 /// The default recorder is for rare times. It allocates about 200 bytes when it records its first time, and 512 bytes
-/// for each range of times that is in use, where a range spans a factor of sixteen. All ranges together take 6 KiB. A
+/// for each range of times that is in use. A range spans a factor of sixteen. All ranges together take 6 KiB. A
 /// [frequent](Self::frequent) recorder allocates all of them when it records its first time.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {

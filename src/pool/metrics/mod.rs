@@ -28,9 +28,9 @@
 //!
 //! A check-out that finds a connection at once is counted in a word that only the connection's user writes. It does not
 //! read a clock unless it is part of the sample. A check-out that waits reads the clock twice. A histogram takes about
-//! 200 bytes once it has recorded a time, and 512 bytes for each range of times that is in use, where a range spans a
-//! factor of sixteen. Wait times and use times have a histogram for each of the pool's shards. There is about one shard
-//! for each CPU core.
+//! 200 bytes once it has recorded a time, and 512 bytes for each range of times that is in use. A range spans a factor
+//! of sixteen. Wait times and use times have a histogram for each of the pool's shards. There is about one shard for
+//! each CPU core.
 
 mod counter;
 mod histogram;
@@ -96,7 +96,7 @@ pub struct CheckOutMetrics {
     /// Check-outs that found an available connection at once.
     pub hits: u64,
     /// The exact times, from the beginning of the check-out, of check-outs that waited for a connection that was not
-    /// opened for them: another caller checked it in, or it was opened for another check-out or in the background.
+    /// opened for them. Another caller checked it in, or it was opened for another check-out or in the background.
     pub waited: Histogram,
     /// The exact times, from the beginning of the check-out, of check-outs that waited for a connection that was opened
     /// for them.

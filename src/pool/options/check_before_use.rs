@@ -14,7 +14,7 @@ pub enum CheckBeforeUse {
     /// The pool checks a connection that was available for longer than this, or for up to 0.2 seconds less.
     ///
     /// For a connection that was used more recently, the check-out and the check-in each make one comparison, and do
-    /// not read the system's clock: while a pool with this policy lives, a thread of this process advances a coarse
+    /// not read the system's clock. While a pool with this policy lives, a thread of this process advances a coarse
     /// clock ten times a second.
     IdleLongerThan(Duration),
     /// The pool checks every connection, except one that was opened for the check-out itself.

@@ -88,16 +88,17 @@ macro_rules! pool_options {
             pub jitter_percent: u8,
             /// Whether a check-out that would be served too late fails at once. Default `false`.
             ///
-            /// An overloaded pool otherwise serves its check-outs just before or just after their time limits, which helps
-            /// no caller. With this option, a check-out that finds others waiting estimates when it would be served, by the
-            /// number that wait and by the rate at which the pool has served them. If that is later than its limit, it
-            /// fails with [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which has the numbers. The
-            /// limit is `waitQueueTimeoutMS`, or what is left of `timeoutMS` or of the caller's deadline. The latter two have
+            /// An overloaded pool otherwise serves its check-outs just before or just after their time limits, which
+            /// helps no caller. With this option, a check-out that finds others waiting estimates when it would be
+            /// served, from the number of waiting check-outs and the rate at which the pool has served them. If that is
+            /// later than its limit, it fails with
+            /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which has the numbers. The limit
+            /// is `waitQueueTimeoutMS`, or what is left of `timeoutMS` or of the caller's deadline. The latter two have
             /// to leave time for the use of the connection as well.
             ///
-            /// A check-out without a limit is never refused, nor is any check-out while none waits or while the pool may
-            /// open more connections. A check-out that finds a connection at once costs nothing extra. Not part of
-            /// connection strings.
+            /// A check-out without a limit is never refused. No check-out is refused while no other is waiting, or
+            /// while the pool may open more connections. A check-out that finds a connection at once costs nothing
+            /// extra. Not part of connection strings.
             pub refuse_late: bool,
             specified: Specified,
         }

@@ -96,7 +96,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_millis(20);
 
-    /// An establisher that claims that its connections have sockets.
+    /// An establisher whose connections claim to have sockets.
     struct Sockets;
 
     impl Establish for Sockets {

@@ -168,8 +168,8 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// As for [`Pool::check_out`], if the pool is not ready or is cleared, or if one of these connections cannot be
-    /// opened. The connections that are open stay open.
+    /// The same as [`Pool::check_out`], if the pool is not ready or is cleared, or if one of these connections cannot
+    /// be opened. The connections that are open stay open.
     ///
     /// # Cancel safety
     ///

@@ -52,9 +52,9 @@ impl FailedConnection<'_> {
 
     /// Returns whether the specifications require the pool to be cleared because of this error.
     ///
-    /// It is not cleared if the server may be overloaded (`SystemOverloadedError`), if the server reports that it is
-    /// not the primary or is recovering without shutting down, or in load-balanced mode before the handshake has named
-    /// the service.
+    /// It is not cleared if the server may be overloaded (`SystemOverloadedError`), or if the server reports that it is
+    /// not the primary or is recovering without shutting down. In load-balanced mode, it is not cleared before the
+    /// handshake has named the service.
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.error.clears_pool() && (self.service.is_some() || !self.is_load_balanced)

@@ -27,8 +27,8 @@ pub(crate) fn watch() {
 
 /// Returns whether any subscriber of the process, on any thread, or a logger may want the events of pools.
 ///
-/// Does not call any subscriber, so it may be called under a lock: `tracing` asks each subscriber once, and again when
-/// one is added or the filters are reloaded, and keeps the answers.
+/// Does not call any subscriber, so it may be called under a lock. `tracing` asks each subscriber once, asks again when
+/// a subscriber is added or the filters are reloaded, and keeps the answers.
 #[inline]
 pub(super) fn is_there() -> bool {
     (Level::DEBUG <= STATIC_MAX_LEVEL && Level::DEBUG <= LevelFilter::current() && !CALLSITE.interest().is_never())

@@ -77,9 +77,9 @@ impl<E: Establish> OpenRequest<E> {
 
 /// Creates a connection and [opens](open) it, for a check-out that holds a permit.
 ///
-/// It yields first, so that tasks that are ready run before it. If one of them checks in a connection, the check-out
-/// gets it, and no new connection is needed. The check-out itself does not yield, because it may not be polled again
-/// for a long time, during which no other check-out could use the permit.
+/// It yields first, so that other ready tasks run before it. If one of them checks in a connection, the check-out gets
+/// it, and no new connection is needed. The check-out itself does not yield, because it may not be polled again for a
+/// long time, during which no other check-out could use the permit.
 ///
 /// `cause` is the span of the check-out.
 pub(super) async fn open_for<E: Establish>(

@@ -24,7 +24,7 @@ impl<E: Establish> Pool<E> {
     /// replaces `timeoutMS`; with `None`, only the limits of the options apply. The thread keeps the time itself, so limits
     /// hold even if the pool's runtime has ended or is not being driven. The connection is opened on the pool's runtime.
     ///
-    /// Do not call it in an asynchronous task: the other tasks of its thread would not run in the meantime, and one of
+    /// Do not call it in an asynchronous task. The other tasks of its thread would not run in the meantime, and one of
     /// them may hold the connection, or be the task that opens it. Call it in
     /// [`spawn_blocking`](tokio::task::spawn_blocking) or on a thread of your own.
     ///
@@ -43,8 +43,8 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// As for [`Pool::check_out`]. At the limit, [`CheckOutError::WaitQueueTimeout`]. [`CheckOutError::NoRuntime`] if the
-    /// pool's runtime has ended and a connection must be opened.
+    /// The same as for [`Pool::check_out`]. At the limit, [`CheckOutError::WaitQueueTimeout`].
+    /// [`CheckOutError::NoRuntime`] if the pool's runtime has ended and a connection must be opened.
     #[track_caller]
     #[doc(alias = "get")]
     #[doc(alias = "get_timeout")]

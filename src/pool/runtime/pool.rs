@@ -88,7 +88,7 @@ use crate::pool::sync::Contained;
 /// `maxIdleTimeMS` is set, or if the pool has a subscriber or accounts for holders). A check-out that finds its
 /// connection in another thread's stack reads the clock.
 ///
-/// The first check-out to wait takes a lock for a few steps, as does a check-out that gives up or whose waker changes,
+/// The first check-out to wait takes a lock for a few steps. So do a check-out that gives up or whose waker changes,
 /// and a check-in that serves the last waiter. About two in 64 waiting check-outs take the lock, if it is free, to
 /// manage the queue's memory. Such a check-out may allocate a segment of 4 KiB; the memory for a burst of check-outs is
 /// freed once the burst is over. While a check-out is opening a connection, or others are waiting behind a check-out
@@ -112,7 +112,7 @@ use crate::pool::sync::Contained;
 /// openings.
 ///
 /// When the runtime ends, its connections can no longer be used. They become stale, which increments the generation,
-/// and are closed. The pool then moves: the next check-out that opens a connection, or the next call to
+/// and are closed. The pool then moves. The next check-out that opens a connection, or the next call to
 /// [`Pool::ready`], moves the pool to the runtime it is called on, and starts a background task there. So a pool in a
 /// `static` serves one runtime after another, for example in tests that each have their own runtime. Check-outs that
 /// are waiting on another runtime keep waiting. A command on a connection of the ended runtime fails with a network
@@ -137,11 +137,11 @@ use crate::pool::sync::Contained;
 /// of the fork does not emit any further events in the child. If that call was telling subscribers of a check-out or a
 /// check-in, the child considers the event delivered.
 ///
-/// The parent's work does not continue in the child, even if the child inherits a runtime: the background task does not
-/// run there, and the opening of a connection does not continue. A check-out that was waiting at the time of the fork
-/// fails with [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes such a
-/// check-out, so do not rely on this error. The resources of such futures are leaked: the socket of a connection that
-/// was being established stays open in the child.
+/// The parent's work does not continue in the child, even if the child inherits a runtime. The background task does not
+/// run there, and connections that were being opened stay unopened. A check-out that was waiting at the time of the
+/// fork fails with [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes
+/// such a check-out, so do not rely on this error. The resources of such futures are leaked: the socket of a connection
+/// that was being established stays open in the child.
 ///
 /// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child and are not wiped from its memory.
@@ -249,11 +249,11 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// As for [`Pool::check_out`]. At the deadline, [`CheckOutError::WaitQueueTimeout`].
+    /// The same as for [`Pool::check_out`]. At the deadline, [`CheckOutError::WaitQueueTimeout`].
     ///
     /// # Cancel safety
     ///
-    /// As for [`Pool::check_out`]. Reaching the deadline has the same effect as a cancellation.
+    /// The same as for [`Pool::check_out`]. Reaching the deadline has the same effect as a cancellation.
     #[track_caller]
     pub fn check_out_until(
         &self,
@@ -331,7 +331,7 @@ impl<E: Establish> Pool<E> {
     /// [`close`](Self::close), then await this with a time limit.
     ///
     /// It also waits for each [`Establish::close`] to end. A close that does not end at once runs on the pool's
-    /// runtime. A current-thread runtime runs it only while something blocks on the runtime, so await this on that
+    /// runtime. A current-thread runtime runs it only while something blocks on the runtime, so await `closed` on that
     /// runtime.
     ///
     /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled

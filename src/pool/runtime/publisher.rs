@@ -31,11 +31,11 @@ use crate::pool::sync::contain;
 ///
 /// All other events go through a queue, one at a time, and the callers of the pool take turns to deliver them. A call
 /// that emits a queued event delivers at most 32 events before the next such call takes over. If there is no other
-/// call, it delivers all events that are queued. A call may leave up to 32 events behind for another call to deliver. A
-/// call whose event comes after these waits until there is room. A call with a frequent event to deliver first waits
-/// for the events that are already queued, because they may have to come first. So the queue does not grow over time. A
-/// call is delayed at most by the events that were queued before its own, by one turn of 32, and by any subscriber call
-/// in progress that has caused a queued event.
+/// call, it delivers all events that are queued. A call may leave up to 32 events behind for another call to deliver.
+/// If more events than that would be left, the call waits until there is room. A call with a frequent event to deliver
+/// first waits for the events that are already queued, because they may have to come first. So the queue does not grow
+/// over time. A call is delayed at most by the events that were queued before its own, by one turn of 32, and by any
+/// subscriber call in progress that has caused a queued event.
 ///
 /// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take a long
 /// time should therefore pass the event on, for example through an unbounded channel.

@@ -86,7 +86,7 @@ pub(super) fn failed(span: &Span, error: &CheckOutError) {
     span.record("error", display(PrintableError(error)));
 }
 
-/// A waiting check-out. Warns when it is dropped, if it was slow.
+/// A waiting check-out. The drop of this value warns if the check-out was slow.
 struct Timed<'p, E: Establish> {
     pool: &'p Pool<E>,
     since: u64,

@@ -81,8 +81,8 @@ pub struct BriefGuard<'l, T> {
 
 /// The request of a waiting thread. It stays on that thread's stack until its state says that it was served.
 ///
-/// INV-13 (requests stay): while a request is in the lock's list and its state is `WAITS`, it stays in place, and only
-/// the holder of the lock touches `next` and the contents of the `Errand` whose section `run` runs.
+/// INV-13 (requests stay): while a request is in the lock's list and its state is `WAITS`, it stays in place. Only the
+/// holder of the lock then touches `next`, and the contents of the `Errand` whose section `run` runs.
 #[derive(Debug)]
 #[repr(C)]
 struct Request<T> {
@@ -366,7 +366,7 @@ impl<T> BriefLock<T> {
     #[allow(unsafe_code)]
     fn take_requests(&self) -> *const Request<T> {
         let mut first = ptr::null();
-        // Relaxed: only a check, which leaves the line with other cores while there is nothing to take.
+        // Relaxed: only a check, which does not take the cache line from other cores while there is nothing to take.
         if self.requests.load(Ordering::Relaxed).is_null() {
             return first;
         }

@@ -12,9 +12,9 @@
 //! # Steps
 //!
 //! loom may switch threads at the turnstile and at the access after it. A switch between the two cannot reveal anything
-//! that a switch before or after both does not. So loom does not explore that switch ([`Turnstile::step`]), except
-//! where it also has to choose the value that the access reads: at loads, and at read-modify-writes of an atomic that
-//! was also stored to. loom has only one setting for both choices.
+//! that a switch before or after both does not. So loom does not explore that switch ([`Turnstile::step`]). The
+//! exceptions are accesses for which loom also has to choose the value that is read: loads, and read-modify-writes of
+//! an atomic that was also stored to. loom has only one setting for both choices.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool as Flag;

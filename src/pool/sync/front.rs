@@ -63,7 +63,7 @@ impl<T: Default> Front<T> {
         placed
     }
 
-    /// Takes hold of the room if it is in this state. Returns whether it did.
+    /// Takes hold of the room, if the room is in this state. Returns whether it did.
     #[inline]
     fn hold(&self, state: u32) -> bool {
         // Relaxed: only a check, which costs less than an exchange that fails.

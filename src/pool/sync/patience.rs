@@ -7,7 +7,7 @@
 //! A thread must not sleep after a look that read old values, which loom allows. There may be many old values, so a
 //! yield is not enough: it only rules out values that are older than the values already seen. So a thread that pauses
 //! is ordered after all progress so far, and its next look reads everything that was written before. The same holds for
-//! a thread that is woken. This ordering is stronger than the code promises, but it does not hide anything: loom also
+//! a thread that is woken. This ordering is stronger than the code promises, but it does not hide anything. loom also
 //! tries the executions in which the waiting thread arrives late and succeeds at its first look.
 
 use std::cell::RefCell;

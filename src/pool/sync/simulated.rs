@@ -38,7 +38,7 @@ pub trait Machine: Sync {
     /// Releases the mutex at `address`.
     fn unlock(&self, address: usize, site: Site);
 
-    /// Announces that the next access is to the address in the last access's value.
+    /// Announces that the last access loaded the address of the next access.
     fn follow(&self);
 
     /// Orders the core's earlier stores before its later accesses.

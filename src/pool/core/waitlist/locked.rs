@@ -135,7 +135,7 @@ impl<G> LockedWaitList<G> {
     }
 
     /// Returns whether a lane has the largest allowed number of waiters. Only `Waiters` is limited: the check-outs of
-    /// the other lanes have been waiters.
+    /// the other lanes were in `Waiters` before.
     pub(in crate::pool::core) fn is_full(&self, lane: Lane) -> bool {
         self.is_full_with(lane, self.word(lane))
     }

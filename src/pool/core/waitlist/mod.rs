@@ -53,12 +53,13 @@
 //! # Memory
 //!
 //! A cell takes 64 bytes. A poll builds a segment of 64 cells and, rarely, the branches that lead to it (2 KiB each,
-//! one for 16,384 tickets). A segment is freed when its tickets are over, except for a few segments that are kept. A
-//! newcomer that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While
-//! more waiters leave than arrive, waiters with the first or the last ticket of a segment do the same when they take
-//! their grants, as do waiters that leave at the front. Maintenance checks all segments. A segment whose waiters have
-//! all left is removed at once if the neighbouring waiters have left as well. So in the worst case, one waiter in 64
-//! stays and keeps its segment alive, or two segments if it is at their border.
+//! one for 16,384 tickets). A segment is freed once each of its tickets is over: its grant was taken, or it was
+//! skipped. A few segments are kept. A newcomer that looks ahead also checks one segment that the queue has passed, and
+//! removes it if it is over. While more waiters leave than arrive, two kinds of waiters do the same: a waiter with the
+//! first or the last ticket of a segment, when it takes its grant, and a waiter that leaves at the front. Maintenance
+//! checks all segments. A segment whose waiters have all left is removed at once if the neighbouring waiters have left
+//! as well. So in the worst case, one waiter in 64 stays and keeps its segment alive, or two segments if it is at their
+//! border.
 //!
 //! # A waiter that leaves
 //!
@@ -217,7 +218,7 @@ impl<G> Claimed<G> {
     pub(super) fn grant(self, grant: G) -> Waker {
         // SAFETY: INV-12: the ticket is claimed, and its waiter has not taken the grant.
         let waker = unsafe { Cell::grant(self.cell, self.ticket, grant) };
-        // A waiter that has not reached its cell yet is about to look.
+        // Without a waker, the waiter has not reached its cell yet, and will find the grant when it does.
         waker.unwrap_or_else(|| Waker::noop().clone())
     }
 }
@@ -297,7 +298,7 @@ impl<G> WaitList<G> {
         self.locked.lock()
     }
 
-    /// Returns the number of waiters, not counting openers. Counts some that have left.
+    /// Returns the number of waiters, not counting openers. Includes some that have already left.
     pub(super) fn span(&self) -> u32 {
         Lane::OF_PERMITS.into_iter().map(|lane| self.lanes.queue(lane).tickets.peek().span()).sum()
     }
