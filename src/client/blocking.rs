@@ -108,7 +108,7 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// As for [`build`](Self::build).
+    /// The same as for [`build`](Self::build).
     pub fn build_blocking(self) -> Result<Client, InvalidOption> {
         Ok(Client(single::Client::with_pools(self.build()?)))
     }

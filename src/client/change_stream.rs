@@ -38,7 +38,7 @@ const HAS_LABEL: i32 = 9;
 const RESUMABLE: [i32; 17] =
     [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 63, 150, 13388, 234, 133];
 
-/// The longest pause before the second of two resumptions without a batch between them.
+/// The longest pause before a resumption that follows another resumption without a batch between them.
 const BASE_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before any resumption.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ pub struct ChangeStream<T = RawDocumentBuf> {
     start: Start,
     /// The time limit of the call in progress.
     running: Option<Limit>,
-    /// Whether the command in flight belongs to a cancelled call, and runs under the time limit of this call.
+    /// Whether the command in flight belongs to a cancelled call, and runs under that call's time limit.
     is_left_over: bool,
     /// The number of resumptions since the last batch was fetched.
     resumptions: u32,
@@ -138,11 +138,11 @@ impl<T> ChangeStream<T> {
     ///
     /// # Errors
     ///
-    /// As for [`next`](Self::next).
+    /// The same as for [`next`](Self::next).
     ///
     /// # Cancel safety
     ///
-    /// As for [`next`](Self::next).
+    /// The same as for [`next`](Self::next).
     pub async fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,

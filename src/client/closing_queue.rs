@@ -5,8 +5,8 @@
 //! transaction's queue as soon as it is dropped. The cursors in the queue close one after the other, and operations
 //! wait until it is empty.
 //!
-//! Operations and `getMore` commands do not join the queue, because a cursor in the queue delays all later cursors: a
-//! cancelled call to [`Cursor::next`](super::Cursor::next) stays in its cursor and is not polled.
+//! Operations and `getMore` commands do not join the queue. A cancelled call to [`Cursor::next`](super::Cursor::next)
+//! stays in its cursor and is not polled, so in the queue it would delay all later cursors.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -302,11 +302,11 @@ impl CommandEvents {
     ///
     /// # Errors
     ///
-    /// As for [`Connection::run`].
+    /// The same as for [`Connection::run`].
     ///
     /// # Cancel safety
     ///
-    /// As for [`Connection::run`]. The observers are told of the cancellation.
+    /// The same as for [`Connection::run`]. The observers are told of the cancellation.
     pub(super) async fn run(
         &self,
         connection: &mut Connection<Endpoint>,
@@ -329,11 +329,11 @@ impl CommandEvents {
     ///
     /// # Errors
     ///
-    /// As for [`Connection::send`].
+    /// The same as for [`Connection::send`].
     ///
     /// # Cancel safety
     ///
-    /// As for [`Connection::send`].
+    /// The same as for [`Connection::send`].
     pub(super) async fn send(
         &self,
         connection: &mut Connection<Endpoint>,

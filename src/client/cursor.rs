@@ -117,11 +117,11 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// As for [`next`](Self::next).
+    /// The same as for [`next`](Self::next).
     ///
     /// # Cancel safety
     ///
-    /// As for [`next`](Self::next).
+    /// The same as for [`next`](Self::next).
     pub async fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let advanced = poll_fn(|context| self.poll_document(context)).await;
         self.lend(advanced)
@@ -132,11 +132,11 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// As for [`next`](Self::next).
+    /// The same as for [`next`](Self::next).
     ///
     /// # Cancel safety
     ///
-    /// As for [`next`](Self::next).
+    /// The same as for [`next`](Self::next).
     pub async fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,

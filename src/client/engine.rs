@@ -8,7 +8,7 @@
 //!
 //! [`Retries`](crate::client::session::Retries) decides from the error and the [`Retryability`]. With `timeoutMS`,
 //! "once" means as often as the time allows (Client Side Operations Timeout, "Retryability"). The engine reports the
-//! last error that shows that an attempt was made.
+//! last error from which it is clear that an attempt was made.
 //!
 //! | operation | [`Retryability`] | repeated | why |
 //! | --- | --- | --- | --- |
@@ -17,7 +17,7 @@
 //! | write without `txnNumber`: many documents, `w: 0`, a standalone; `aggregate` with `$out` or `$merge` | `OtherWrite` | no | it may have been executed (Retryable Writes, "Unsupported Write Operations"; Retryable Reads, "Unsupported Read Operations") |
 //! | read or write in a transaction | `OtherRead`, `OtherWrite` | no | the application repeats the whole transaction (Transactions, "Interaction with Retryable Writes") |
 //! | `getMore` | `OtherRead` | no | documents would be skipped (Retryable Reads, "Unsupported Read Operations") |
-//! | `killCursors` | `Command` | no, but for a cleared pool: `cursor/server_cursor.rs` repeats it once the server is known again | the server closes an idle cursor after ten minutes |
+//! | `killCursors` | `Command` | only after a cleared pool: `cursor/server_cursor.rs` repeats it once the server is known again | the server closes an idle cursor after ten minutes |
 //! | commit | `Commit` | once after an error with `RetryableWriteError` | the server knows the transaction (Transactions, "commitTransaction") |
 //! | abort | `Abort` | the same, but at most twice with `timeoutMS` | the server aborts a transaction itself when its time is up (Transactions, "abortTransaction") |
 //! | any command (`runCommand`) | `Command` | no | the client does not know what it does (Run Command, "Retryability") |

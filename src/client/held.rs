@@ -29,7 +29,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Connection::run`]. The observers are told of the cancellation.
+    /// The same as for [`Connection::run`]. The observers are told of the cancellation.
     pub async fn run_on(
         &self,
         connection: &mut Connection<Endpoint>,

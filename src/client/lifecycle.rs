@@ -40,11 +40,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`warm_up`](Self::warm_up).
+    /// The same as for [`warm_up`](Self::warm_up).
     ///
     /// # Cancel safety
     ///
-    /// As for [`warm_up`](Self::warm_up).
+    /// The same as for [`warm_up`](Self::warm_up).
     pub async fn warm_up_with(&self, connections: u32, mut progress: impl FnMut(u32, u32)) -> Result<(), ClientError> {
         self.connect().await?;
         let Some(runtime) = self.deployment().home() else { return Err(ServerSelectionError::NoRuntime.into()) };

@@ -289,7 +289,7 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// As for [`build`](Self::build).
+    /// The same as for [`build`](Self::build).
     pub(crate) fn build_with(self, checks: Checks) -> Result<Client, InvalidOption> {
         let most_logged = MostLogged::new(self.most_logged);
         let publisher = Publisher::new(self.topology_subscribers, most_logged);
@@ -445,7 +445,7 @@ impl Client {
     /// together.
     ///
     /// Run the commands with [`run_on`](Self::run_on). The client does not notice commands that run through the
-    /// connection's own methods: they cause no events or log messages, carry no `lsid` or `$clusterTime`, and their
+    /// connection's own methods. They cause no events or log messages, and carry no `lsid` or `$clusterTime`. Their
     /// errors do not change the client's view of the server.
     ///
     /// # Errors
@@ -454,7 +454,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Pool::check_out`](crate::Pool::check_out).
+    /// The same as for [`Pool::check_out`](crate::Pool::check_out).
     #[track_caller]
     pub fn check_out<'c>(
         &'c self,

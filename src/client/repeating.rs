@@ -70,7 +70,7 @@ impl<E: From<ClientError>> LastError<E> {
         };
         match last {
             Some(last) => ClientError::TransactionTimeout { last: Box::new(last) }.into(),
-            // The transaction is repeated only after one of the client's errors.
+            // Only an error of the client causes a repetition of the transaction.
             None => self.into_error(),
         }
     }

@@ -35,11 +35,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     #[track_caller]
     pub fn run_command<'c>(
         &'c self,
@@ -70,8 +70,8 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Pool::run`](crate::Pool::run): nothing is lost, but it is unknown whether the server executes the
-    /// command. The operation's server session can be used again once the connection has been drained. If the
+    /// The same as for [`Pool::run`](crate::Pool::run): nothing is lost, but it is unknown whether the server executes
+    /// the command. The operation's server session can be used again once the connection has been drained. If the
     /// connection is closed instead, the session is ended on the server (`endSessions`), in the background. For an
     /// operation of a transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
     #[track_caller]

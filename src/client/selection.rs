@@ -30,7 +30,7 @@ pub enum Access<'a> {
 /// Finds the servers that can serve an operation, in the topology's order.
 ///
 /// Servers at the `deprioritized` addresses are only considered if no other server is suitable. `heartbeat_frequency`
-/// is the interval between checks of the servers, which limits the precision of their staleness.
+/// is the interval between checks of the servers, which limits how precisely their staleness is known.
 ///
 /// # Errors
 ///
@@ -99,7 +99,7 @@ impl TopologyView {
 /// (`localThresholdMS`) above the smallest average.
 ///
 /// If no server has a round-trip time, as in a load-balanced topology, all servers are in the window. Otherwise,
-/// servers without a round-trip time are not.
+/// servers without a round-trip time are outside of the window.
 #[must_use]
 pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Duration) -> Vec<&'t ServerDescription> {
     let Some(least) = suitable.iter().filter_map(|server| server.average_round_trip_time).min() else {

@@ -185,11 +185,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`commit_transaction`](Self::commit_transaction).
+    /// The same as for [`commit_transaction`](Self::commit_transaction).
     ///
     /// # Cancel safety
     ///
-    /// As for [`commit_transaction`](Self::commit_transaction).
+    /// The same as for [`commit_transaction`](Self::commit_transaction).
     #[track_caller]
     pub fn commit_transaction_within(
         &mut self,
@@ -203,11 +203,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`abort_transaction`](Self::abort_transaction).
+    /// The same as for [`abort_transaction`](Self::abort_transaction).
     ///
     /// # Cancel safety
     ///
-    /// As for [`abort_transaction`](Self::abort_transaction).
+    /// The same as for [`abort_transaction`](Self::abort_transaction).
     #[track_caller]
     pub fn abort_transaction_within(
         &mut self,
@@ -291,11 +291,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`with_transaction`](Self::with_transaction).
+    /// The same as for [`with_transaction`](Self::with_transaction).
     ///
     /// # Cancel safety
     ///
-    /// As for [`with_transaction`](Self::with_transaction).
+    /// The same as for [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_options<T>(
         &mut self,
         options: TransactionOptions,
@@ -312,11 +312,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
+    /// The same as for [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
     ///
     /// # Cancel safety
     ///
-    /// As for [`with_transaction`](Self::with_transaction).
+    /// The same as for [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_as<E: BodyError<Kind>, T, Kind>(
         &mut self,
         options: TransactionOptions,
@@ -338,11 +338,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`with_transaction`](Self::with_transaction).
+    /// The same as for [`with_transaction`](Self::with_transaction).
     ///
     /// # Cancel safety
     ///
-    /// As for [`with_transaction`](Self::with_transaction).
+    /// The same as for [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_in_task<T, F>(
         &mut self,
         options: TransactionOptions,
@@ -359,11 +359,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`with_transaction_as`](Self::with_transaction_as).
+    /// The same as for [`with_transaction_as`](Self::with_transaction_as).
     ///
     /// # Cancel safety
     ///
-    /// As for [`with_transaction`](Self::with_transaction).
+    /// The same as for [`with_transaction`](Self::with_transaction).
     pub async fn with_transaction_in_task_as<E: BodyError<Kind>, T, F, Kind>(
         &mut self,
         options: TransactionOptions,

@@ -111,7 +111,7 @@ impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Client::run`].
+    /// The same as for [`Client::run`].
     fn into_future(self) -> Self::IntoFuture {
         let Self { prepared: Prepared { client, database, body, session, read_preference, timeout }, site, .. } = self;
         Box::pin(async move {
@@ -212,7 +212,7 @@ pub(super) fn encode(name: &'static str, value: &impl Serialize) -> Result<RawDo
 ///
 /// # Errors
 ///
-/// As for [`encode`].
+/// The same as for [`encode`].
 pub(super) fn encode_hinted(
     name: &'static str,
     value: &impl Serialize,
@@ -226,7 +226,7 @@ pub(super) fn encode_hinted(
 ///
 /// # Errors
 ///
-/// As for [`encode`].
+/// The same as for [`encode`].
 pub(super) fn encode_after(
     name: &'static str,
     value: &impl Serialize,

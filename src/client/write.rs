@@ -494,7 +494,7 @@ impl<'c> IntoFuture for Write<'c> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Client::run`], for the command in progress; later commands are not sent.
+    /// The same as for [`Client::run`], for the command in progress; later commands are not sent.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.run())
     }

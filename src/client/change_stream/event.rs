@@ -47,8 +47,8 @@ pub struct ChangeStreamEvent<T> {
     pub document_key: Option<Document>,
     /// The changes of an update.
     pub update_description: Option<UpdateDescription>,
-    /// The document, after an insert or a replacement. After an update only with the option `full_document`, and `None`
-    /// if the document has been deleted since.
+    /// The document, after an insert or a replacement. After an update, it is present only with the option
+    /// `full_document`, and only if the document has not been deleted since.
     pub full_document: Option<T>,
     /// The document before the change. Only with the option `full_document_before_change`.
     pub full_document_before_change: Option<T>,

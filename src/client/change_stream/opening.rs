@@ -238,8 +238,8 @@ impl<'c, T: 'c> IntoFuture for Watch<'c, T> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection is
-    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
+    /// The same as for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection
+    /// is [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
     /// after ten minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
@@ -406,7 +406,6 @@ impl Plan {
         self.timeout
     }
 
-    /// Returns the target.
     pub(super) fn target(&self) -> WatchTarget<'_> {
         match &self.collection {
             _ if self.is_of_cluster => WatchTarget::Cluster,

@@ -50,7 +50,7 @@ impl<C: AnyClient> Database<C> {
         CreateCollection { request: self.request(Fields::command("create", name.as_ref())) }
     }
 
-    /// Prepares a query for the collections and views. Await it for a [`Cursor`] of [`CollectionSpecification`], or,
+    /// Prepares a query for the collections and views. Await it to get a [`Cursor`] of [`CollectionSpecification`] or,
     /// after [`typed`](ListCollections::typed), of any type.
     #[track_caller]
     pub fn list_collections(&self) -> ListCollections<'_, CollectionSpecification, C> {
@@ -318,7 +318,8 @@ pub(super) async fn names(command: &'static str, mut cursor: Cursor<Document>) -
     Ok(names)
 }
 
-/// Turns the server's error for something that does not exist into success: either way, it no longer exists.
+/// Turns the server's error for something that does not exist into success, because in either case the thing does not
+/// exist.
 pub(super) fn found_or_not(outcome: Result<RawDocumentBuf, ClientError>) -> Result<(), ClientError> {
     match outcome {
         Err(error) if error.server_error().is_some_and(|error| error.code == NAMESPACE_NOT_FOUND) => Ok(()),

@@ -18,8 +18,8 @@ use crate::endpoint::Limit;
 use crate::endpoint::wire::reply::whole_number;
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares an aggregation: a pipeline, as an array of stages. Await it for a [`Cursor`] of documents, or, after
-    /// [`typed`](Aggregate::typed), for a cursor of any type.
+    /// Prepares an aggregation: a pipeline, as an array of stages. Await it to get a [`Cursor`] of documents or, after
+    /// [`typed`](Aggregate::typed), of any type.
     ///
     /// An aggregation whose pipeline ends in `$out` or `$merge` is a write: it uses the write concern, is not repeated
     /// after a network error, and returns no documents.

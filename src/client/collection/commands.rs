@@ -19,7 +19,7 @@ use crate::endpoint::Limit;
 
 impl<C: AnyClient> Database<C> {
     /// Prepares a command of the application's choice, on the primary. The command is a document, or any value that
-    /// serde writes as a document. Await it for the reply, or, after [`typed`](RunCommand::typed), for the reply as any
+    /// serde writes as a document. Await it to get the reply or, after [`typed`](RunCommand::typed), the reply as any
     /// type. The client adds no read or write concern to the command.
     #[track_caller]
     #[doc(alias = "run_raw_command")]
@@ -27,8 +27,8 @@ impl<C: AnyClient> Database<C> {
         RunCommand { request: self.request_of_any(&command), reply: PhantomData }
     }
 
-    /// Prepares a command of the application's choice that opens a cursor, on the primary. Await it for a [`Cursor`] of
-    /// documents, or, after [`typed`](RunCursorCommand::typed), of any type. The client adds no read or write concern
+    /// Prepares a command of the application's choice that opens a cursor, on the primary. Await it to get a [`Cursor`]
+    /// of documents or, after [`typed`](RunCursorCommand::typed), of any type. The client adds no read or write concern
     /// to the command.
     ///
     /// ```no_run

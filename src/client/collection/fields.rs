@@ -146,7 +146,7 @@ impl Fields {
     ///
     /// # Errors
     ///
-    /// As for [`document`](Self::document).
+    /// The same as for [`document`](Self::document).
     pub fn finish(self) -> Result<RawDocumentBuf, ClientError> {
         match self.refused {
             Some(error) => Err(error),
@@ -199,7 +199,7 @@ impl<V: Serialize + ?Sized> Serialize for Field<'_, V> {
     }
 }
 
-/// Returns the error that refuses an argument.
+/// Returns the error for a refused argument.
 pub(in crate::client) fn refused(argument: &'static str, reason: impl Into<Arc<str>>) -> ClientError {
     ClientError::Argument { name: argument, reason: reason.into() }
 }

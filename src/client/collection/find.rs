@@ -16,7 +16,7 @@ use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares a query for the documents that match `filter`. Await it for a [`Cursor`].
+    /// Prepares a query for the documents that match `filter`. Await it to get a [`Cursor`].
     #[track_caller]
     pub fn find(&self, filter: impl Serialize) -> Find<'_, T, C> {
         let mut request = self.request("find");
@@ -24,7 +24,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         Find { request, cursor: CursorOptions::default(), documents: PhantomData }
     }
 
-    /// Prepares a query for the first document that matches `filter`. Await it for the document, or `None`.
+    /// Prepares a query for the first document that matches `filter`. Await it to get the document, or `None`.
     #[track_caller]
     pub fn find_one(&self, filter: impl Serialize) -> FindOne<'_, T, C> {
         let mut request = self.request("find");

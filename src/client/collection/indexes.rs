@@ -18,19 +18,19 @@ use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares the creation of an index. This has no effect if the index exists. Await it for the index's name.
+    /// Prepares the creation of an index. This has no effect if the index exists. Await it to get the index's name.
     #[track_caller]
     pub fn create_index(&self, model: IndexModel) -> CreateIndex<'_, C> {
         CreateIndex { request: self.request("createIndexes"), model }
     }
 
-    /// Prepares the creation of several indexes with one command. Await it for their names.
+    /// Prepares the creation of several indexes with one command. Await it to get their names.
     #[track_caller]
     pub fn create_indexes(&self, models: impl IntoIterator<Item = IndexModel>) -> CreateIndexes<'_, C> {
         CreateIndexes { request: self.request("createIndexes"), models: models.into_iter().collect() }
     }
 
-    /// Prepares a query for the indexes. Await it for a [`Cursor`] of [`IndexSpecification`], or, after
+    /// Prepares a query for the indexes. Await it to get a [`Cursor`] of [`IndexSpecification`] or, after
     /// [`typed`](ListIndexes::typed), of any type.
     #[track_caller]
     pub fn list_indexes(&self) -> ListIndexes<'_, IndexSpecification, C> {

@@ -20,8 +20,8 @@ use crate::endpoint::Limit;
 const COMMAND: &str = "findAndModify";
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares an update of the first document that matches `filter`. Await it for the document before the update, or
-    /// [after](FindOneAndUpdate::return_document) it. `update` has the same form as in
+    /// Prepares an update of the first document that matches `filter`. Await it to get the document before the update,
+    /// or [after](FindOneAndUpdate::return_document) it. `update` has the same form as in
     /// [`update_one`](Self::update_one). With the write concern `w: 0` there is no document.
     #[track_caller]
     pub fn find_one_and_update(&self, filter: impl Serialize, update: impl Serialize) -> FindOneAndUpdate<'_, T, C> {
@@ -30,7 +30,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         FindOneAndUpdate { request, document: PhantomData }
     }
 
-    /// Prepares a replacement of the first document that matches `filter`. Await it for the document before or
+    /// Prepares a replacement of the first document that matches `filter`. Await it to get the document before or
     /// [after](FindOneAndReplace::return_document) the replacement. With the write concern `w: 0` there is no document.
     #[track_caller]
     pub fn find_one_and_replace(
@@ -46,8 +46,8 @@ impl<T, C: AnyClient> Collection<T, C> {
         FindOneAndReplace { request, document: PhantomData }
     }
 
-    /// Prepares a deletion of the first document that matches `filter`. Await it for the document. With the write concern
-    /// `w: 0` there is no document.
+    /// Prepares a deletion of the first document that matches `filter`. Await it to get the document. With the write
+    /// concern `w: 0` there is no document.
     #[track_caller]
     pub fn find_one_and_delete(&self, filter: impl Serialize) -> FindOneAndDelete<'_, T, C> {
         let mut request = self.request_of_modify(&filter);

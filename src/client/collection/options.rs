@@ -56,7 +56,7 @@ macro_rules! options {
     ); };
     (@row $place:tt comment) => { options!(@method $place "comment" value
         /// Sets a comment, which the server shows in its log, its profiler and `currentOp` (`comment`). The comment can
-        /// be any value. Before MongoDB 4.4, queries accept only a string, and other commands no comment.
+        /// be any value. Before MongoDB 4.4, queries accept only a string, and other commands accept no comment.
         comment
     ); };
     (@row $place:tt commit_quorum) => { options!(@method $place "commitQuorum" value

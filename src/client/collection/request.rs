@@ -394,7 +394,7 @@ macro_rules! builder {
             ///
             /// # Cancel safety
             ///
-            /// As for [`Client::run`](crate::Client::run).
+            /// The same as for [`Client::run`](crate::Client::run).
             fn into_future(self) -> Self::IntoFuture {
                 Box::pin(self.send())
             }

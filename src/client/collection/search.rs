@@ -21,14 +21,14 @@ use crate::endpoint::Limit;
 const CREATE: &str = "createSearchIndexes";
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares the creation of a search index. Await it for the index's name. The server returns before the index is built:
-    /// [`list_search_indexes`](Self::list_search_indexes) shows when it can be used.
+    /// Prepares the creation of a search index. Await it to get the index's name. The server returns before the index
+    /// is built: [`list_search_indexes`](Self::list_search_indexes) shows when it can be used.
     #[track_caller]
     pub fn create_search_index(&self, model: SearchIndexModel) -> CreateSearchIndex<'_, C> {
         CreateSearchIndex { request: self.search_request(CREATE), model }
     }
 
-    /// Prepares the creation of several search indexes with one command. Await it for their names. Otherwise like
+    /// Prepares the creation of several search indexes with one command. Await it to get their names. Otherwise like
     /// [`create_search_index`](Self::create_search_index).
     #[track_caller]
     pub fn create_search_indexes(
@@ -38,7 +38,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         CreateSearchIndexes { request: self.search_request(CREATE), models: models.into_iter().collect() }
     }
 
-    /// Prepares a query for the search indexes. Await it for a [`Cursor`] of documents, or, after
+    /// Prepares a query for the search indexes. Await it to get a [`Cursor`] of documents or, after
     /// [`typed`](ListSearchIndexes::typed), of any type. The query is an aggregation that the client does not repeat
     /// after a network error.
     #[track_caller]
@@ -120,7 +120,6 @@ async fn create<C: AnyClient>(
     names(&request.ready(false)?.command(true).await?)
 }
 
-/// Returns the names in the reply.
 fn names(reply: &RawDocument) -> Result<Vec<String>, ClientError> {
     let unreadable = |reason: String| ClientError::unreadable(CREATE, reason);
     let created = reply.get_array("indexesCreated").map_err(|error| unreadable(error.to_string()))?;

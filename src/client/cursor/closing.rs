@@ -29,7 +29,7 @@ impl<T> Cursor<T> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`close`](Self::close).
+    /// The same as for [`close`](Self::close).
     pub async fn close_within(self, timeout: Duration) {
         self.close_by(Limit::of(timeout)).await;
     }

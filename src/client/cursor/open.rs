@@ -260,8 +260,8 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection is
-    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
+    /// The same as for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection
+    /// is [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
     /// after ten minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())

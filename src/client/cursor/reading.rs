@@ -13,11 +13,11 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// As for [`next`](Self::next).
+    /// The same as for [`next`](Self::next).
     ///
     /// # Cancel safety
     ///
-    /// As for [`next`](Self::next).
+    /// The same as for [`next`](Self::next).
     pub async fn advance(&mut self) -> Result<bool, ClientError> {
         Ok(self.next_document().await?.is_some())
     }
@@ -60,7 +60,7 @@ impl<T: DeserializeOwned> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// As for [`next`](Self::next). The first error ends the reading.
+    /// The same as for [`next`](Self::next). The first error ends the reading.
     ///
     /// # Cancel safety
     ///

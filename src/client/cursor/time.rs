@@ -61,7 +61,6 @@ impl CursorTime {
         *self.running.get_or_insert_with(|| self.timeout.start())
     }
 
-    /// Ends an iteration.
     pub(super) fn end_iteration(&mut self) {
         if self.mode == TimeoutMode::Iteration {
             self.running = None;

@@ -20,7 +20,6 @@ impl Present {
         Self { deployment: OfThisProcess::new(deployment), after_fork: OnceLock::new() }
     }
 
-    /// Returns the deployment.
     #[inline]
     pub(crate) fn here(&self) -> &Arc<Deployment> {
         if self.deployment.is_inherited() { self.after_fork() } else { &self.deployment }

@@ -57,8 +57,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Asks for a check at once. Ignored while a check is in progress (Server Monitoring, "Requesting an immediate check"):
-    /// a task that waits for the topology to change is notified of the check's end, and may ask again.
+    /// Asks for a check at once. Ignored while a check is in progress (Server Monitoring, "Requesting an immediate
+    /// check"). A task that waits for the topology to change is notified of the check's end, and may ask again.
     pub(super) fn ask(&self) {
         // ORD: Acquire; pairs with the Release in `set_checking`. See there.
         if !self.is_checking.load(Ordering::Acquire) {

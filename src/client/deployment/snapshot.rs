@@ -81,7 +81,6 @@ impl Snapshot {
         self.members.iter().flatten().map(|member| (&member.server.address, member.clone())).collect()
     }
 
-    /// Returns the member at an address.
     pub(super) fn member(&self, address: &ServerAddress) -> Option<&Arc<Member>> {
         let place = self.topology.servers().position(|server| server.address == *address)?;
         self.members[place].as_ref()
@@ -114,7 +113,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// As for [`selection::suitable`].
+    /// The same as for [`selection::suitable`].
     pub(super) fn select(
         &self,
         access: Access<'_>,

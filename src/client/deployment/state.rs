@@ -314,7 +314,7 @@ impl Deployment {
     ///
     /// # Errors
     ///
-    /// As for [`Deployment::new`].
+    /// The same as for [`Deployment::new`].
     pub(super) fn settle(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
         let mut after = Afterwards::default();
         let is_listened_to = self.publisher.is_listened_to();
@@ -415,7 +415,7 @@ impl Deployment {
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start).
+    /// The same as for [`start`](Self::start).
     #[cold]
     pub(super) fn start_anew(self: &Arc<Self>) -> Result<(), ServerSelectionError> {
         let mut after = Afterwards::default();

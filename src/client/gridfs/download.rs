@@ -20,8 +20,8 @@ use crate::endpoint::wire::reply::whole_number;
 use crate::pool::runtime::Process;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Prepares the download of a file. Await it for a [`GridFsDownloadStream`], or [`ClientError::GridFs`] if there is
-    /// no file with this `_id`.
+    /// Prepares the download of a file. Await it to get a [`GridFsDownloadStream`], or [`ClientError::GridFs`] if there
+    /// is no file with this `_id`.
     pub fn open_download_stream(&self, id: impl Into<Bson>) -> OpenDownloadStream<'_, C> {
         OpenDownloadStream { bucket: self, id: id.into(), timeout: Limit::Unset }
     }

@@ -55,7 +55,6 @@ impl FilesCollectionDocument {
         self.length.div_ceil(u64::from(self.chunk_size_bytes.max(1)))
     }
 
-    /// Returns the length of a chunk.
     pub(super) fn chunk_length(&self, n: u64) -> u64 {
         let size = u64::from(self.chunk_size_bytes);
         size.min(self.length.saturating_sub(n * size))

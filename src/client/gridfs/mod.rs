@@ -170,7 +170,8 @@ impl<C: AnyClient> GridFsBucket<C> {
         self.files().client()
     }
 
-    /// Prepares a query for the documents of the files that match `filter`. Await it for a [`Cursor`](super::Cursor).
+    /// Prepares a query for the documents of the files that match `filter`. Await it to get a
+    /// [`Cursor`](super::Cursor).
     ///
     /// The filter uses the server's field names: `filename`, `uploadDate`, `length`, and `metadata` for the
     /// application's data.

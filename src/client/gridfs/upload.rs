@@ -23,7 +23,7 @@ use crate::endpoint::Limit;
 use crate::pool::runtime::Process;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Prepares the upload of a file with this name. Await it for a [`GridFsUploadStream`]. This sends nothing yet.
+    /// Prepares the upload of a file with this name. Await it to get a [`GridFsUploadStream`]. This sends nothing yet.
     /// Several files can have the same name: they are revisions of it.
     pub fn open_upload_stream(&self, filename: impl Into<String>) -> OpenUploadStream<'_, C> {
         let chunk_size = self.shared.chunk_size;

@@ -53,7 +53,7 @@ pub struct SessionUse<'a> {
 pub struct SessionServer {
     /// `maxWireVersion` of the connection.
     pub max_wire_version: i32,
-    /// Whether the server has cluster times, as all servers except standalone servers have.
+    /// Whether the server has cluster times: all servers except standalone servers do.
     pub has_cluster_time: bool,
     /// Whether the server is a mongos, or behind a load balancer.
     pub is_mongos: bool,
@@ -81,7 +81,7 @@ pub struct Consequence<P> {
 /// 3. [`replied`](Self::replied) with each reply, and [`failed`](Self::failed) with each failed attempt or
 ///    [`succeeded`](Self::succeeded).
 ///
-/// The session can be dropped at any point, because it has always recorded the worst case already.
+/// The session can be dropped at any point, because it always records the worst case in advance.
 ///
 /// A session runs one operation at a time: methods take `&mut self`. `P` is the type of the server or connection that a
 /// transaction is pinned to.
@@ -134,7 +134,7 @@ impl<P> Session<P> {
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new).
+    /// The same as for [`new`](Self::new).
     pub fn of_operation(now: Moment, options: &SessionOptions, client: &Options) -> Result<Self, InvalidOption> {
         Ok(Self { has_server: false, ..Self::new(ServerSession::new(now), options, client)? })
     }

@@ -43,8 +43,8 @@ impl<T> ChangeStream<T> {
     ///
     /// # Errors
     ///
-    /// As for [`client::ChangeStream::next`](crate::client::ChangeStream::next), and also [`ClientError::OnRuntime`],
-    /// [`ClientError::EventLoop`] and [`ClientError::InUse`].
+    /// The same as for [`client::ChangeStream::next`](crate::client::ChangeStream::next), and also
+    /// [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and [`ClientError::InUse`].
     pub fn next_event(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         let advanced = self.advance()?;
         self.stream.document(advanced)
@@ -56,7 +56,7 @@ impl<T> ChangeStream<T> {
     ///
     /// # Errors
     ///
-    /// As for [`next_event`](Self::next_event).
+    /// The same as for [`next_event`](Self::next_event).
     pub fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,

@@ -57,7 +57,7 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// As for [`next_document`](Self::next_document).
+    /// The same as for [`next_document`](Self::next_document).
     pub fn next_if_any(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,

@@ -145,7 +145,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// As for [`run_within`](Self::run_within), without a limit.
+    /// The same as for [`run_within`](Self::run_within), without a limit.
     #[cfg(test)]
     pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
         self.run_within(Limit::Unset, async |_| future.await)

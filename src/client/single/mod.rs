@@ -22,11 +22,11 @@
 //! | | [`wharf::Client`](crate::Client) | this client |
 //! | --- | --- | --- |
 //! | calls | are futures | block |
-//! | servers are checked | by monitors, all the time | by operations: before the first one, when `heartbeatFrequencyMS` (by default 60 s) have passed, when a server has replied that it is not primary or shuts down, and when no server is suitable |
-//! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, an open cursor or a transaction has one more |
+//! | servers are checked | by monitors, all the time | by operations: before the first operation, after `heartbeatFrequencyMS` (60 s by default), when a server has replied that it is not primary or is shutting down, and when no server is suitable |
+//! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, each open cursor or transaction has another one |
 //! | no suitable server | waits for `serverSelectionTimeoutMS` | fails after one scan, unless `serverSelectionTryOnce=false` |
-//! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry that has to scan comes 500 ms after the last scan. In events and metrics of the pool, the attempt of the scan and the check-out that fails with its error are two |
-//! | a connection that is lost while it is idle | the next command takes another one | the same, and before its use by a command or a cursor the connection is checked if it has been idle for 5 s |
+//! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry that has to scan comes 500 ms after the last scan. In the pool's events and metrics, the scan's attempt and the check-out that fails with its error count as two |
+//! | a connection that is lost while it is idle | the next command takes another connection | the same; in addition, a connection that has been idle for 5 s is checked before a command or a cursor uses it |
 //!
 //! Operations, retries, errors, sessions, transactions, change streams, events and options are the same as in the
 //! asynchronous client, and share its code.
@@ -273,7 +273,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     #[track_caller]
     pub fn run_command(&self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, ClientError> {
         self.run_at(Operation::new(database, command), Location::caller())
@@ -455,7 +455,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`drive`](Self::drive), and [`ClientError::InUse`].
+    /// The same as for [`drive`](Self::drive), and [`ClientError::InUse`].
     fn drive_within<F: Future>(&self, limit: Limit, begin: impl FnOnce(Limit) -> F) -> Result<F::Output, ClientError> {
         if let Some(background) = &self.shared.background {
             return background.run_within(limit, async |limit| begin(limit).await);
@@ -472,7 +472,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`drive_within`](Self::drive_within), and [`ClientError::Session`].
+    /// The same as for [`drive_within`](Self::drive_within), and [`ClientError::Session`].
     fn run_prepared<P: Limited>(&self, prepared: P) -> Result<P::Output, ClientError> {
         self.drive_within(prepared.limit()?, |limit| prepared.begin(limit))
     }

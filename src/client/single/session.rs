@@ -55,7 +55,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`Client::run`], and [`ClientError::Session`] if the session does not allow the operation.
+    /// The same as for [`Client::run`], and [`ClientError::Session`] if the session does not allow the operation.
     #[track_caller]
     pub fn run<'c>(&'c mut self, operation: impl Into<Operation<'c>>) -> Result<RawDocumentBuf, ClientError> {
         self.client.run(operation.into().session(&mut self.session))
@@ -218,7 +218,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`commit_transaction`](Self::commit_transaction).
+    /// The same as for [`commit_transaction`](Self::commit_transaction).
     #[track_caller]
     pub fn commit_transaction_within(&mut self, limit: Duration) -> Result<(), ClientError> {
         let session = &mut self.session;
@@ -241,7 +241,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`abort_transaction`](Self::abort_transaction).
+    /// The same as for [`abort_transaction`](Self::abort_transaction).
     #[track_caller]
     pub fn abort_transaction_within(&mut self, limit: Duration) -> Result<(), ClientError> {
         let session = &mut self.session;
@@ -273,7 +273,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`with_transaction`](Self::with_transaction).
+    /// The same as for [`with_transaction`](Self::with_transaction).
     pub fn with_transaction_options<T>(
         &mut self,
         options: TransactionOptions,
@@ -288,7 +288,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As for [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
+    /// The same as for [`with_transaction`](Self::with_transaction), converted into the error type of `body`.
     pub fn with_transaction_as<E: BodyError<Kind>, T, Kind>(
         &mut self,
         options: TransactionOptions,

@@ -59,8 +59,8 @@ impl TopologyDescription {
         }
         let (address, server_type) = (server.address.clone(), server.server_type);
         let mut transition = self.replace(server);
-        // Looks at the new topology instead of the check: a stale primary, or a server of another set, is unknown
-        // there.
+        // Looks at the new topology rather than at the check, because the topology counts a stale primary, or a server
+        // of another set, as unknown.
         let accepted = transition.topology.server(&address).is_some_and(|now| now.server_type == server_type);
         let is_usable = server_type.is_data_bearing()
             || (transition.topology.topology_type() == TopologyType::Single && !server_type.is_unknown());

@@ -1,9 +1,9 @@
 //! The monitor of one server (Server Monitoring).
 //!
-//! A monitor is one task. It *checks* the server: it opens a connection, whose handshake is the first check, and then
+//! A monitor is one task. It *checks* the server: it opens a connection, whose handshake is the first check. Then it
 //! either *polls* (it sends hello, and pauses for `heartbeatFrequencyMS`) or *streams* (the server replies to one hello
-//! whenever its state changes, and at least every `heartbeatFrequencyMS`). While it streams, a second connection measures
-//! round trips, because the time of an awaited reply says nothing about the network.
+//! whenever its state changes, and at least every `heartbeatFrequencyMS`). While it streams, a second connection
+//! measures round trips, because the time of an awaited reply says nothing about the network.
 //!
 //! # What interrupts a monitor
 //!
