@@ -37,17 +37,16 @@ pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 10
 /// buffer is freed when the command ends or, if the reply was lent out of it, at check-in.
 pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
 
-/// The length in bytes, compressed or not, from which a compressed reply is decompressed on a blocking thread.
+/// A compressed reply of at least this many bytes, before or after decompression, is decompressed on a blocking thread.
 ///
 /// A shorter reply takes a few milliseconds, or a few tens of milliseconds if a server crafted it to be slow.
 pub(super) const LONG_TO_DECOMPRESS: usize = 1024 * 1024;
 
 /// A byte stream that carries one request and its reply at a time.
 ///
-/// An exchange is a state of the channel, not of a future: [`begin`](Self::begin) encodes the request,
-/// [`advance`](Self::advance) makes one write or one read, as often as needed, and [`take_reply`](Self::take_reply)
-/// ends the exchange. A caller that stops in between loses nothing, and another caller may continue
-/// ([`drain`](Self::drain)).
+/// An exchange is a state of the channel, not of a future. [`begin`](Self::begin) encodes the request, each call to
+/// [`advance`](Self::advance) makes one write or one read, and [`take_reply`](Self::take_reply) ends the exchange. A
+/// caller that stops in between loses nothing, and another caller may continue ([`drain`](Self::drain)).
 pub(super) struct Channel {
     pub(super) transport: Transport,
     /// The limits of requests.
@@ -58,7 +57,7 @@ pub(super) struct Channel {
     appended: Arc<[u8]>,
     /// The compressor that the handshake agreed on.
     compressor: Option<Compressor>,
-    /// The compressors that replies may use: the compressors that were offered.
+    /// The compressors that the handshake offered, which replies may use.
     pub(super) accepted: compressed::Accepted,
     last_request_id: i32,
     pub(super) state: ExchangeState,

@@ -46,7 +46,7 @@ pub struct EndpointConnection {
     runtime: Handle,
     /// Whether a reauthentication has begun and not ended.
     reauthenticating: bool,
-    /// Whether a command that is cancelled or times out leaves nothing to drain.
+    /// Whether the connection is closed rather than drained after a command was cancelled or timed out.
     closes_if_cut_short: bool,
     /// Memory for the elements that a client appends to a command.
     room: Vec<u8>,
@@ -54,14 +54,14 @@ pub struct EndpointConnection {
     waiting: Option<Box<dyn AwaitsDrain>>,
 }
 
-/// A value that is notified when a command that was cut off has ended on its connection. If it is dropped instead,
-/// nothing reports when the command ends.
+/// A value that is notified when a cut-off command has ended on its connection. If it is dropped instead, nothing
+/// reports when the command ends.
 pub(crate) trait AwaitsDrain: fmt::Debug + Send + Sync {
     /// The connection was drained: the server executed the command, or never received it.
     fn drained(self: Box<Self>);
 }
 
-/// The unfinished work of the last user that makes the connection unusable.
+/// What the last user left unfinished, so that the connection cannot run another command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 enum LeftUndone {
     #[error("an authentication on the connection did not finish")]
@@ -512,8 +512,8 @@ impl EndpointConnection {
 
     /// Returns whether the connection was authenticated.
     ///
-    /// Always false without a credential. Always true with a credential, except on a connection without a pool whose
-    /// server calls itself an arbiter.
+    /// Always false without a credential. With a credential, this is always true, except on a connection outside of a
+    /// pool to a server that calls itself an arbiter.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         self.authentication.is_some()

@@ -62,7 +62,7 @@ impl Channel {
             return Poll::Ready(Err(self.wire(error)));
         }
         // A size above the limit is refused when the reply is taken, before any decompression. Even content that yields
-        // little may take time.
+        // only a few bytes may take a long time to decompress.
         let is_large = |size: usize| size <= most as usize && size.max(length) >= LONG_TO_DECOMPRESS;
         let elsewhere =
             compressed::announced_size(&self.incoming[..length]).is_some_and(is_large) && !Inline::is_entered();

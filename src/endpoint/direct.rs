@@ -58,11 +58,11 @@ impl DirectConnection {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     pub async fn run_command(&mut self, database: &str, command: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
         self.run(Command::new(database, command)).await
     }
@@ -122,11 +122,11 @@ impl DirectConnection {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run), except [`CommandError::Server`] and the server's own time limit.
+    /// The same as for [`run`](Self::run), except [`CommandError::Server`] and the server's own time limit.
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, CommandError> {
         let command = Command::new(database, command);
         self.connection
@@ -144,11 +144,11 @@ impl DirectConnection {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run), where no reply is needed. The outcome of the command remains unknown.
+    /// The same as for [`run`](Self::run), where no reply is needed. The outcome of the command remains unknown.
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), CommandError> {
         self.connection.send_unanswered(command).await.map_err(|failure| *failure)
     }

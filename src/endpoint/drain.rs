@@ -29,7 +29,8 @@ const DISCARDED_AT_A_TIME: usize = 64 * 1024;
 /// The maximum length in bytes of a reply that is kept and searched for a cursor. Many connections may drain at a time.
 const LONGEST_LOOKED_INTO: usize = 1024 * 1024;
 
-/// How many bytes of a reply show whether it may answer a query: up to the name of the cursor's first field.
+/// The number of bytes after which it is clear whether a reply may answer a query: up to the name of the cursor's first
+/// field.
 const TELLING: usize = FIRST_OF_CURSOR + NEXT_BATCH.len();
 
 /// Where the body's first field begins: after the header, the flags, the kind of the section and the body's length.

@@ -65,8 +65,8 @@ impl Replies<'_, DirectConnection> {
     ///
     /// # Errors
     ///
-    /// As for [`DirectConnection::run`]. After [`CommandError::Timeout`] the stream continues, and the call can be
-    /// repeated. After any other error there are no more replies.
+    /// The same as for [`DirectConnection::run`]. After [`CommandError::Timeout`] the stream continues, and the call
+    /// can be repeated. After any other error there are no more replies.
     ///
     /// # Cancel safety
     ///
@@ -105,7 +105,7 @@ impl Connection<Endpoint> {
     ///
     /// # Errors
     ///
-    /// As for [`DirectConnection::exhaust`].
+    /// The same as for [`DirectConnection::exhaust`].
     pub fn exhaust(&mut self, command: Command<'_>) -> Result<Replies<'_, Self>, OperationError> {
         let begun = self.begin_exhaust(&command);
         let limit = begun.map_err(|failure| self.placed(*failure))?;

@@ -1,5 +1,4 @@
-//! Recognises peers that are not MongoDB servers, or that answer in TLS unexpectedly, by the first bytes that they
-//! send.
+//! Recognises peers by the first bytes that they send, if they are not MongoDB servers or answer in TLS unexpectedly.
 
 use thiserror::Error;
 

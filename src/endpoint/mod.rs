@@ -306,11 +306,11 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As for [`connect`](Self::connect).
+    /// The same as for [`connect`](Self::connect).
     ///
     /// # Cancel safety
     ///
-    /// As for [`connect`](Self::connect).
+    /// The same as for [`connect`](Self::connect).
     pub(crate) async fn probe(&self) -> Result<(DirectConnection, Duration), EstablishError> {
         self.open_directly(true).await
     }

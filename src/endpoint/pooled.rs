@@ -38,11 +38,11 @@ impl Pool<Endpoint> {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     #[track_caller]
     pub fn run_command<'c>(
         &'c self,
@@ -72,8 +72,8 @@ impl Pool<Endpoint> {
     ///
     /// # Cancel safety
     ///
-    /// As for [`Pool::check_out`] and then for [`Connection::run`]: nothing is lost, and the connection is drained in the
-    /// background.
+    /// The same as for [`Pool::check_out`], and then the same as for [`Connection::run`]: nothing is lost, and the
+    /// connection is drained in the background.
     #[track_caller]
     pub fn run(&self, command: Command<'_>) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send {
         self.run_at(command, Location::caller())
@@ -166,11 +166,11 @@ impl Connection<Endpoint> {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     pub async fn run_command(
         &mut self,
         database: &str,
@@ -227,11 +227,11 @@ impl Connection<Endpoint> {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run), except a command that the server refused, and the server's own time limit.
+    /// The same as for [`run`](Self::run), except a command that the server refused, and the server's own time limit.
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     pub async fn reply_to(&mut self, database: &str, command: &RawDocument) -> Result<&RawDocument, OperationError> {
         let command = Command::new(database, command);
         let completed = self.complete_unless_interrupted(&command, command.limit(self.options())).await?;
@@ -322,11 +322,11 @@ impl Connection<Endpoint> {
     ///
     /// # Errors
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     pub async fn send(&mut self, command: Command<'_>) -> Result<(), OperationError> {
         let outcome = self.interruptible(async |connection| connection.send_unanswered(command).await).await;
         outcome.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))

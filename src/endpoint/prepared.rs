@@ -28,7 +28,7 @@ impl Prepared {
 }
 
 impl Connection<Endpoint> {
-    /// Determines the additions to a command: its `maxTimeMS` depends on the time that is left now.
+    /// Determines the additions to a command now, because its `maxTimeMS` depends on the time that is left.
     ///
     /// # Errors
     ///

@@ -217,7 +217,7 @@ pub(crate) const SHORTEST_RESCAN: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 ///
-/// As for [`Options::resolve`].
+/// The same as for [`Options::resolve`].
 pub(crate) async fn resolve_first(
     options: Options,
     resolver: Option<&Resolver>,
@@ -236,7 +236,7 @@ pub(crate) async fn resolve_first(
 ///
 /// # Errors
 ///
-/// As for [`Options::resolve`], and also if no record is left.
+/// The same as for [`Options::resolve`], and also if no record is left.
 pub(crate) async fn resolve_again(
     options: &Options,
     resolver: Option<&Resolver>,

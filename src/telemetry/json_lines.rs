@@ -139,7 +139,7 @@ impl<W: Write> Lines<W> {
         if self.error.is_some() {
             return;
         }
-        // Taken out, so that a writer that panicked is not used again, which could repeat lines.
+        // Taken out, so that a writer is not used again after a panic, because it could repeat lines.
         let Some(mut writer) = self.writer.take() else { return };
         match writer.write_all(&self.buffer).and_then(|()| then(&mut writer)) {
             Ok(()) => self.buffer.clear(),

@@ -36,7 +36,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 ///
 /// | metric | instrument | unit | value |
 /// | --- | --- | --- | --- |
-/// | `db.client.connection.count` | observable up-down counter | `{connection}` | connections by `db.client.connection.state`: `idle`, `used` (drained ones included), and wharf's own `pending` |
+/// | `db.client.connection.count` | observable up-down counter | `{connection}` | connections by `db.client.connection.state`: `idle`, `used` (including connections that are being drained), and wharf's own `pending` |
 /// | `db.client.connection.idle.max` | observable up-down counter | `{connection}` | `maxPoolSize`; none if there is no limit |
 /// | `db.client.connection.idle.min` | observable up-down counter | `{connection}` | `minPoolSize` |
 /// | `db.client.connection.max` | observable up-down counter | `{connection}` | `maxPoolSize`; none if there is no limit |
@@ -59,10 +59,10 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 ///
 /// # The number of uses
 ///
-/// The count of `use_time` is not the number of uses, and the number of uses cannot be derived from it exactly: there
-/// are 64 to 190 other uses between two timed uses of a connection ([`PoolMetrics::use_time`]). The exact number is the
-/// sum of `wharf.pool.check_outs` over its outcomes, because each check-out that gets a connection begins one use. That
-/// sum also counts the uses that have not ended: at most as many as `db.client.connection.count` shows with the state
+/// The count of `use_time` is not the number of uses, which cannot be derived from it exactly. There are 64 to 190
+/// other uses between two timed uses of a connection ([`PoolMetrics::use_time`]). The exact number is the sum of
+/// `wharf.pool.check_outs` over its outcomes, because each check-out that gets a connection begins one use. That sum
+/// also counts the uses that have not ended: at most as many as `db.client.connection.count` shows with the state
 /// `used`. Likewise, the outcomes `waited` and `opened` give the exact number for `wait_time`.
 ///
 /// # End

@@ -11,7 +11,7 @@ use crate::pool::runtime::{Establish, Pool};
 /// The object whose metrics an exporter passes on: a [`Pool`], or a client ([`wharf::Client`](crate::Client) or
 /// [`single::Client`](crate::single::Client)) with the pools of all its servers.
 ///
-/// The servers of a client come and go, and so do their series: an exporter begins to pass on the metrics of a server
+/// The servers of a client come and go, and so do their series. An exporter begins to pass on the metrics of a server
 /// once the client has discovered it, and stops once the server has left the deployment. If the server comes back, its
 /// counters continue where they left off, although its new pool starts at zero.
 pub trait Metered: sealed::Metered {}

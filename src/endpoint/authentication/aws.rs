@@ -19,7 +19,7 @@ use sources::Unavailable;
 /// The database of users that are not stored on the server.
 const DATABASE: &str = "$external";
 
-/// Credentials are no longer used this long before they expire.
+/// Credentials that expire within this time are no longer used.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(5 * 60);
 
 /// The state that all connections share for MONGODB-AWS.

@@ -151,7 +151,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// As for [`take_body`](Self::take_body).
+    /// The same as for [`take_body`](Self::take_body).
     pub fn take_reply(&mut self) -> Result<Reply, ExchangeError> {
         let Body { document, is_plain, more_to_come } = self.take_body()?;
         let (at, length) = (document.as_bytes().as_ptr().addr(), document.as_bytes().len());

@@ -182,8 +182,8 @@ async fn resolve(
 /// server does not accept its certificate. Overload cannot cause such an error, so it has no label (CMAP specification,
 /// "Backpressure-enabled").
 ///
-/// This works if the server sends an alert. mongod 6.0 does not: it checks the client's certificate after the handshake
-/// and closes without an alert, just like a server that closes because it is overloaded.
+/// This works if the server sends an alert. mongod 6.0 does not send one: it checks the client's certificate after the
+/// handshake, and closes without an alert, as an overloaded server does.
 pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     if tls::is_refusal(&error) {
         EstablishError::permanent(stage, error)

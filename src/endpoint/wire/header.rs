@@ -55,8 +55,8 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// As for [`read`](Self::read), and [`WireError::Truncated`] or [`WireError::Unasked`] if the bytes are not exactly one
-    /// whole message.
+    /// The same as for [`read`](Self::read), and [`WireError::Truncated`] or [`WireError::Unasked`] if the bytes are
+    /// not exactly one whole message.
     pub fn of_whole(bytes: &[u8], max_message_size: u32) -> Result<Self, WireError> {
         let Some(header) = Self::read(bytes, max_message_size)? else {
             let available = bytes.len() as u64;

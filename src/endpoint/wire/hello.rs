@@ -111,9 +111,9 @@ pub struct HelloReply {
     /// MiB.
     ///
     /// Replies may be at most 48,000,000 bytes long, or less if the server says so, compressed or not. No server sends
-    /// longer replies, and this limits the memory of a connection. A reply takes memory as its bytes arrive, rather
-    /// than by its declared length. A compressed reply takes its declared uncompressed length, if its bytes can yield
-    /// that.
+    /// longer replies, and this limits the memory of a connection. Memory for a reply is allocated as its bytes arrive,
+    /// not according to its declared length. A compressed reply takes its declared uncompressed length, if its bytes
+    /// can yield that.
     pub max_message_size: u32,
     /// `maxBsonObjectSize`: the largest document, in bytes. By default 16,777,216.
     pub max_document_size: u32,

@@ -307,7 +307,7 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
 /// Returns whether a document has a field, at a fraction of the cost of [`RawDocument::get`]. Anything after invalid
 /// bytes does not count.
 pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
-    // The number of bytes that the document's length and end, the element's type, and the end of its name take.
+    // The number of bytes for the document's length and end, the element's type, and the end of its name.
     if document.as_bytes().len() < 4 + 1 + 2 + field.len() {
         return false;
     }

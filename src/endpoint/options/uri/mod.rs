@@ -6,7 +6,7 @@
 //! - values whose absence would leave the connection less protected: invalid values of `tls` and other protective
 //!   options (`Row::protects`), an unknown `authMechanism`, an empty `authSource`, contradictions among TLS options;
 //! - values that the specification allows but wharf cannot honour, such as a `maxPoolSize` of two million;
-//! - any value with a warning, with [`Options::parse_strict`].
+//! - with [`Options::parse_strict`], any value that would otherwise cause a warning.
 //!
 //! Errors and warnings never show text that may be part of a password. A password that is not percent-encoded can end
 //! up in any other part of the string. So if there is an at-sign outside the user information, hosts and values are not

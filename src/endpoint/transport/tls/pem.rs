@@ -1,7 +1,7 @@
 //! PEM files (RFC 7468): sections of base64 between a BEGIN line and an END line.
 //!
-//! These files are parsed here rather than by a library, because they may hold private keys: every copy of a key that
-//! is made on the way is wiped from memory when it is dropped.
+//! These files are parsed here rather than by a library, because they may hold private keys. Every copy of a key that
+//! the parser makes is wiped from memory when it is dropped.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
 //! Asks the responders that a server's certificate names whether the certificate was revoked (OCSP Support specification,
 //! "Suggested OCSP Behavior", steps 4 and 7).
 //!
-//! A responder is asked only about a certificate whose chain was verified and whose state is not conclusively known: the
-//! server stapled no response, or a response that says "unknown". The client connects unless a valid response says
-//! "revoked". A slow, unreachable or faulty responder does not prevent a connection.
+//! A responder is asked only after the chain of the certificate was verified, and only if the state of the certificate
+//! is not conclusively known: the server stapled no response, or a response that says "unknown". The client connects
+//! unless a valid response says "revoked". A slow, unreachable or faulty responder does not prevent a connection.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};

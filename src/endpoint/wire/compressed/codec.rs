@@ -54,7 +54,7 @@ impl Codec {
     ///
     /// # Errors
     ///
-    /// As for [`compress`](super::compress).
+    /// The same as for [`compress`](super::compress).
     pub fn compress(
         &mut self,
         message: &[u8],
@@ -91,7 +91,7 @@ impl Codec {
     ///
     /// # Errors
     ///
-    /// As for [`decompress`](super::decompress).
+    /// The same as for [`decompress`](super::decompress).
     pub fn decompress(&mut self, bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
         let envelope = Envelope::read(bytes, max_message_size)?;
         let start = buffer.len();

@@ -169,7 +169,7 @@ pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8
 ///
 /// # Errors
 ///
-/// As for [`encode`].
+/// The same as for [`encode`].
 pub fn encode_with(
     message: &Outgoing<'_>,
     appended: &[&[u8]],
