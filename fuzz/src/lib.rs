@@ -51,7 +51,7 @@ pub struct Target {
     /// The inputs that mutations start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Repairs the part that a mutation most likely broke, such as a length at the start, so that not every mutated
-    /// input is refused there.
+    /// input is refused for that reason.
     pub mend: fn(&mut Vec<u8>),
     /// The words that mutations insert: names and numbers that mean something to this target.
     pub words: &'static [&'static [u8]],

@@ -43,9 +43,9 @@ const LIFO_POLLS: u32 = 3;
 /// How many tasks run between two polls of the driver.
 const EVENT_INTERVAL: u32 = 61;
 
-/// How many cache lines a poll of the driver moves if another worker polled it last: the clock, the timers and their
-/// lock, the events, and in the kernel the file, the ready list and its locks. The number is fitted to the case `yield`
-/// on two cores of the machine `epyc-2`.
+/// How many cache lines a poll of the driver moves if another worker polled it last. They hold the clock, the timers
+/// and their lock, and the events; in the kernel, they hold the file, the ready list and its locks. The number is
+/// fitted to the case `yield` on two cores of the machine `epyc-2`.
 const DRIVER_LINES: usize = 16;
 
 /// The tasks of a simulation, and the workers that run them.

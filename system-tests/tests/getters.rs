@@ -55,7 +55,7 @@ const GETTERS: [(&str, &str); 24] = [
     ("TlsOptions::insecure", "TlsOptions::allow_invalid_certificates:"),
 ];
 
-/// Methods that take functions, which cannot be read back. The documentation of `PoolBuilder` says so.
+/// Methods that take functions, because functions cannot be read back. The documentation of `PoolBuilder` says so.
 const FUNCTIONS: [&str; 4] =
     ["PoolBuilder::log", "PoolBuilder::on_failure", "PoolBuilder::on_long_hold", "PoolBuilder::subscriber"];
 

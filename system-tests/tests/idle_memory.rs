@@ -167,7 +167,7 @@ enum Way {
     NotSent,
 }
 
-/// Returns a request that is longer than the part which the server reads.
+/// Returns a request of which the server reads only a part.
 fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
     let mut request = rawdoc! { "ping": 1 };
     for element in body.iter() {

@@ -36,7 +36,7 @@ fn described() -> PathBuf {
         .arg(target)
         .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
         .env("RUSTDOC", &rustdoc)
-        // To build scripts, the variable makes it another toolchain, so they would run again.
+        // For build scripts, the variable makes this a different toolchain, so they would run again.
         .env_remove("RUSTC_BOOTSTRAP")
         .current_dir(root())
         .output()

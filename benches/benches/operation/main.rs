@@ -6,7 +6,7 @@
 //! | row | meaning |
 //! | --- | --- |
 //! | dead after a restart | the server restarts while 20 connections are idle: how many of the next 40 uses get a dead one, with each pool's check before a use, and without |
-//! | checks of 40 uses | how often the pool asked the server in these uses, after 1.2 seconds without a use |
+//! | checks of 40 uses | how often the pool asked the server during these uses, after 1.2 seconds without a use |
 //! | checks of 1,000 uses | the same for uses that follow each other at once |
 //! | renewals: … | 50 tasks share 10 connections, each opened in 20 ms; all are replaced 20 times |
 //! | below the minimum | the part of the time in which fewer than 20 connections are available, although the pool should keep 20, without load; each connection lives for a second and takes 30 ms to open |

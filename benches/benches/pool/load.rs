@@ -17,9 +17,9 @@
 //! - Check-outs that were granted a connection but whose task has not run since. Each of them holds a connection, as
 //!   does the check-out in question. So there are at most `size - 1` of them.
 //! - Check-outs that had a ticket but had not queued up when the check-out in question queued up (or was served at
-//!   once). They are rightly behind it. No task is suspended between its ticket and its place in the queue, so each of
-//!   these occupied a worker thread at that time, as did the check-out in question: there are at most `workers - 1` of
-//!   them.
+//!   once). The pool is right to serve these later. No task is suspended between its ticket and its place in the queue,
+//!   so each of these occupied a worker thread at that time, as did the check-out in question: there are at most
+//!   `workers - 1` of them.
 //!
 //! All other older check-outs had queued up before the check-out in question, and were still waiting when it got its
 //! connection: they were passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older
@@ -28,9 +28,9 @@
 //!
 //! # Lost waiters
 //!
-//! A pool that loses a wake-up leaves tasks behind that wait forever. They are given some time after the end, and are
-//! then abandoned and counted. The time that they have waited until then counts as a wait, because leaving it out would
-//! reward the lost wake-up.
+//! If a pool loses a wake-up, some tasks wait forever. They are given some time after the end, and are then abandoned
+//! and counted. The time that they have waited until then counts as a wait, because leaving it out would reward the
+//! lost wake-up.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -158,7 +158,8 @@ impl Arguments {
         let argument = match invalid.option {
             "maxPoolSize" if self.max_pool_size.is_some() => "--max-pool-size",
             "minPoolSize" if self.min_pool_size.is_some() => "--min-pool-size",
-            // minPoolSize exceeds the maxPoolSize of the command line, but not the connection string's.
+            // minPoolSize exceeds the maxPoolSize of the command line, but not the maxPoolSize of the connection
+            // string.
             "minPoolSize" if self.max_pool_size.is_some() => {
                 return Mistake(format!("--max-pool-size: below the minPoolSize of MONGODB_URI: {invalid}"));
             }

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The longest time that is recorded, in nanoseconds: an hour and a quarter.
 const LONGEST: u64 = (1 << MAX_POWER) - 1;
 const MAX_POWER: u8 = 42;
-/// The histograms exceed a time by at most a 256th of it.
+/// The histograms overstate a time by at most 1/256.
 const GROUPING_POWER: u8 = 8;
 
 /// The running tasks.

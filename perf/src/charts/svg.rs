@@ -150,7 +150,7 @@ impl Canvas {
             for (subject, figure) in subjects {
                 let (end, base) = (axis.at(value(figure)), self.y + PITCH - 4.0);
                 let shown = shown(figure);
-                // The grid lines leave out the figure's place.
+                // The grid lines leave a gap for the figure.
                 let beside = end + 1.0..end + 8.0 + width(&shown, TEXT);
                 for tick in axis.ticks().into_iter().map(|tick| axis.at(tick)).filter(|tick| !beside.contains(tick)) {
                     self.stroke("grid", (tick, self.y), (tick, self.y + PITCH));

@@ -63,7 +63,7 @@ impl Work {
         }
     }
 
-    /// Returns the claim about the client's CPU time, relative to each other subject.
+    /// Returns the claim about the client's CPU time, as a ratio to the time of each other subject.
     fn limit(self) -> Limit {
         Limit::AtMost(match self {
             Self::Find | Self::Insert => 0.8,

@@ -284,7 +284,7 @@ async fn under_load<S: Store>(opening: impl Future<Output = Result<S, Failure>>,
 }
 
 /// Every other task inserts, and the others read the inserted documents, one operation every [`PACE`]. A task does not
-/// do both: a new primary answers reads about a second before it knows that a majority has a write, so a stall would
+/// do both. A new primary answers reads about a second before it knows that a majority has a write, so a stall would
 /// depend on what all tasks were doing at the time of the loss.
 async fn keep_pace<S: Store>(store: Arc<S>, task: i64, goes_on: Arc<AtomicBool>) -> Result<Vec<Done>, Failure> {
     let mut pace = tokio::time::interval(PACE);

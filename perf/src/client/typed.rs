@@ -31,8 +31,8 @@ pub fn measure(arguments: &Client) -> Result<Vec<Claim>, Failure> {
         print(arguments, &turns, &subjects, &[CPU, THROUGHPUT, P99], official);
         print_allocations(arguments, &server, operation, &subjects)?;
         for &tasks in &arguments.tasks {
-            // With one task, server and client wait for each other, and the kernel takes most of the CPU time: even a `ping`
-            // without a client costs more than 0.6 times what it costs the official driver.
+            // With one task, server and client wait for each other, and the kernel takes most of the CPU time. Even a
+            // `ping` without a client takes more than 0.6 times the official driver's CPU time.
             let limits = [(raw, Limit::AtMost(1.05)), (official, Limit::AtMost(0.6))];
             for (other, limit) in limits.into_iter().take(if tasks == 1 { 1 } else { 2 }) {
                 let text =

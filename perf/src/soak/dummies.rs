@@ -57,7 +57,7 @@ impl Drop for Dummy {
     }
 }
 
-/// Opens connections at once, after a while, or not at all, and rejects some of those that it checks.
+/// Opens connections at once, after a while, or not at all, and rejects some of the connections that it checks.
 struct Moody(Arc<Counts>);
 
 impl Moody {

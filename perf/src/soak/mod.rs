@@ -40,7 +40,7 @@ pub struct Soak {
     check_outs: u64,
 }
 
-/// What a half counted.
+/// The counts of one half of the soak.
 struct Half {
     name: &'static str,
     took: Duration,
@@ -48,7 +48,8 @@ struct Half {
     served: u64,
     /// Clears, resizes, restarts and other disturbances.
     disturbances: u64,
-    /// Errors without a known cause. In the mongod's half, all errors, because an absent server causes them.
+    /// Errors without a known cause. In the half with a mongod, this counts all errors, because an absent server causes
+    /// errors.
     errors: u64,
     unexpected_errors: u64,
     cancelled: u64,

@@ -1,10 +1,11 @@
 //! The floor: the cost of a round trip with as little around it as possible.
 //!
-//! This is hand-written code that does nothing but the round trip: as many streams as the semaphore has permits, the
-//! stream used last on top because its memory is still warm, the request's bytes encoded once, one write, and one read
-//! into a buffer that belongs to the stream. It has no states, generations, events, deadlines or documents, and it
-//! waits forever. But it is an honest floor: it does not lose connections when a task is cancelled; it checks that the
-//! reply is complete, answers the request and reports success; and it closes a connection if anything goes wrong on it.
+//! This is hand-written code that does nothing but the round trip. There are as many streams as the semaphore has
+//! permits, and the stream used last is on top, because its memory is still warm. The request is encoded once; a round
+//! trip is one write, and one read into a buffer that belongs to the stream. It has no states, generations, events,
+//! deadlines or documents, and it waits forever. But it is an honest floor. It does not lose connections when a task is
+//! cancelled. It checks that the reply is complete, answers the request and reports success. It closes a connection if
+//! anything goes wrong on it.
 
 use std::io::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};

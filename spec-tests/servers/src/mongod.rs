@@ -69,7 +69,7 @@ pub struct MongodOptions {
     /// The folder of the Unix domain socket that the server also listens on; see [`Mongod::socket`]. The path must be
     /// shorter than 80 bytes. Default: none.
     pub socket_folder: Option<PathBuf>,
-    /// Further arguments, which follow the arguments that this module sets. An option that this module sets cannot be
+    /// Further arguments, placed after the arguments of this module. An option that this module sets cannot be
     /// repeated, except `--setParameter`. Default: none.
     pub extra_args: Vec<OsString>,
 }
@@ -229,8 +229,8 @@ impl Mongod {
 /// Returns the server that the tests of this process share, starting it if no test holds it.
 ///
 /// It stops when the last clone is dropped, because statics are not dropped when a process exits. The next call starts
-/// a new server, so tests that do not overlap get different servers. A test that changes global state, such as a fail
-/// point, shares that state with the tests that run beside it. Concurrent callers wait for a single start.
+/// a new server, so tests that do not overlap get different servers. If a test changes global state, such as a fail
+/// point, the tests beside it see the change. Concurrent callers wait for a single start.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ const RSA_LEGACY: &str = include_str!("../keys/rsa-legacy.pem");
 /// A self-signed certificate of X.509 version 1, for `CN=localhost,O=wharf`, and its key. rustls does not read it.
 pub const VERSION_1: &str = include_str!("../keys/version-1.pem");
 
-/// The available files. Each holds certificates and the private key of the first, except that the authorities' files
+/// The available files. Each holds certificates and the private key of the first certificate. The authorities' files
 /// hold no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pem {

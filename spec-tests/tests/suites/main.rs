@@ -71,7 +71,7 @@ fn every_suite_is_run() {
     for suite in folders(&root) {
         let is_of = |(of, _): &&&(&str, &str)| of.split('/').next() == Some(&suite);
         assert!(run.iter().any(|entry| is_of(&entry)), "{suite} is not run");
-        // A suite's own test may run only the files outside `unified`.
+        // The test of a suite need not run the files in `unified`.
         let part = format!("{suite}/unified");
         let is_run = root.join(&part).is_dir() && !run.contains(&&(&*suite, UNIFIED));
         assert!(!is_run || run.contains(&&(&*part, UNIFIED)), "{part} is not run");

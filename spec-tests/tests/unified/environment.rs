@@ -1,4 +1,4 @@
-//! The deployments that cases run on, and the rules that say which case can run where.
+//! The deployments for the cases, and the rules for choosing one for each case.
 
 use std::time::Duration;
 

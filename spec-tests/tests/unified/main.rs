@@ -1,15 +1,15 @@
 //! The official suites in the unified test format, run against real servers: a standalone, three replica sets of three
-//! members, a replica set of one member behind the runner's load balancer, and a standalone and a replica set of one member
-//! that require authentication. Both the asynchronous client and the single client run all suites; the single client's
-//! rows and failures name it.
+//! members, a replica set of one member behind the runner's load balancer, and a standalone and a replica set of one
+//! member that require authentication. Both the asynchronous client and the single client run all suites; the rows and
+//! failures of the single client carry its name.
 //!
 //! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the first
 //! replica set that becomes free, because most of the time of a case is spent waiting. The servers with authentication
-//! run only the cases that require it. A case that needs a feature that wharf or this runner lacks is skipped with the
-//! reason, and so is a case that needs a different deployment. A case that fails is in the [`ledger`] with its reason;
-//! it still runs, and the test fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names
-//! contain it, and prints the failures without judging them. With `WHARF_CHANGED`, it runs only the files that the
-//! fetched copy lacks or contains in a different form.
+//! run only the cases that require it. A case is skipped, with the reason, if it needs a different deployment, or a
+//! feature that wharf or this runner lacks. A case that fails is in the [`ledger`] with its reason; it still runs, and
+//! the test fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names contain it, and
+//! prints the failures without judging them. With `WHARF_CHANGED`, it runs only the files that the fetched copy lacks
+//! or contains in a different form.
 
 #![cfg(not(any(loom, shuttle)))]
 

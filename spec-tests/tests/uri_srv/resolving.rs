@@ -113,7 +113,7 @@ async fn suffix_replaces_the_domain_of_the_name() {
     for (suffix, target) in [
         ("internal", "db.cluster.internal"),
         (".internal.", "db.internal"),
-        // Without the suffix, a server must have one more label than a name of two labels.
+        // Without the suffix, the server of a name with two labels must have at least three labels.
         ("internal", "cluster.internal"),
         (".EXAMPLE.net", "DB.example.NET"),
     ] {

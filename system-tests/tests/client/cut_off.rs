@@ -1,4 +1,5 @@
-//! Transactions behind a load balancer whose operations are cancelled. Only their connection leads to their server.
+//! Transactions behind a load balancer whose operations are cancelled. Only a transaction's own connection leads to its
+//! server.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -12,7 +12,8 @@ use wharf_testbed::scripted::Answer;
 use super::cancelled::until;
 use super::repetitions::{client, count, lost_with_a_commit, primary, start};
 
-/// Starts a session whose transactions are repeated only briefly, so that a client that repeats them soon fails.
+/// Starts a session whose transactions are repeated only for a short time, so that a client that repeats them fails
+/// soon.
 fn session(client: &Client) -> Session {
     let started = client.start_session().default_timeout(Duration::from_secs(1)).into_future();
     started.into_inner().unwrap()

@@ -1,4 +1,4 @@
-//! The commands that operations send and the outcomes that they report, on servers that follow scripts.
+//! The commands and the reported outcomes of operations, on servers that follow scripts.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! The prose tests of Client Backpressure, and the prose tests of retries that concern overload, on a server that follows a
-//! script, in virtual time. The random numbers of the pauses are real, so a test repeats an operation until its pauses show
-//! their bounds; the unit tests of `src/client/session/retry.rs` cover the smallest and the largest random number.
+//! The prose tests of Client Backpressure, and the prose tests of retries that concern overload, on a server that
+//! follows a script, in virtual time. The random numbers of the pauses are real, so a test repeats an operation until
+//! its pauses show their bounds. The unit tests of `src/client/session/retry.rs` cover the smallest and the largest
+//! random number.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

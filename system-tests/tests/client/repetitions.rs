@@ -1,4 +1,4 @@
-//! The commands that are sent again after a failure, and the commands that must not be, on servers that follow scripts.
+//! Which commands are sent again after a failure, and which must not be, on servers that follow scripts.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -98,7 +98,7 @@ async fn lost_connection_does_not_put_off_the_next_periodic_check() {
     let (server, client, _) = lost_in_a_pause().await;
     sleep(Duration::from_secs(9)).await;
     let times = server.times(is_hello);
-    // The monitor's, the pool's, and the monitor's on a new connection.
+    // The hello of the monitor, the hello of the pool, and the hello of the monitor on a new connection.
     assert!(close(&times, &[0, 6_000, 10_000]), "{times:?}");
     assert_eq!(client.status().servers[0].server_type, "Standalone");
 }

@@ -489,7 +489,8 @@ fn connection_that_outlives_its_runtime_is_closed_as_stale() {
 
 #[test]
 fn runtime_that_ends_during_the_drain_makes_the_connection_stale() {
-    // tokio drops tasks in an order that depends on their ids. Tasks with ids in between change that order.
+    // tokio drops tasks in an order that depends on their ids. Other tasks, whose ids lie between the ids of the pool's
+    // tasks, change that order.
     for others in 0..16 {
         let mock = Mock::new(Condition::Reusable, false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -222,7 +222,7 @@ fn assert_chain_is_printable(error: &dyn StdError) {
 async fn text_of_a_server_reaches_errors_escaped_and_cut() {
     let text = hostile_text();
     let key = bson::raw::CString::try_from(text.replace('\0', "")).unwrap();
-    // A string that is not UTF-8, under a name that an error repeats.
+    // A string that is not UTF-8, in a field whose name an error quotes.
     let mut malformed = RawDocumentBuf::new();
     malformed.append(&key, "x");
     let mut malformed = malformed.into_bytes();

@@ -95,7 +95,7 @@ impl Counts {
 pub enum Regained {
     /// There was a second with at least 90 % of the usual rate.
     Usual(Duration),
-    /// The servers or the machine had become slower, but in one second the load reached at least 90 % of the rate of a
+    /// The servers or the machine had become slower. But in one second, the load reached at least 90 % of the rate of a
     /// new client that ran at the same time.
     LikeNew(Duration),
 }

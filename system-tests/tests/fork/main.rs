@@ -1,6 +1,6 @@
 //! A pool in a forked child.
 //!
-//! The parent uses its pool on several threads without pause, so that a fork interrupts them anywhere: threads that do
+//! The parent uses its pool on several threads without pause, so that a fork interrupts them anywhere. Threads that do
 //! not exist in the child hold locks, and connections are in transit between owners. The child must start over without
 //! these locks and connections, and the parent must not notice.
 
@@ -143,8 +143,8 @@ fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     let parent = Parent::new(0);
     let counters = parent.mock.0.clone();
     parent.pool.clear(Clear::new()).unwrap();
-    // The thread of the background task may deliver the event after `clear` has returned, and below after `close` has
-    // returned.
+    // The thread of the background task may deliver the event after `clear` has returned. The same holds for `close`
+    // below.
     parent.wait_until(|| read(&counters.cleared) == 1);
     let cleared = read(&counters.cleared);
     let state = || (parent.pool.status().phase, parent.pool.status().generation);

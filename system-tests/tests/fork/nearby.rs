@@ -55,8 +55,7 @@ pub fn child_of_a_thread_with_a_note_gets_no_connection_of_the_parent() {
     assert_eq!((pool.status().in_use, pool.status().available), (1, 1));
 }
 
-/// The result of `fork` in the subscriber. It is one before the subscriber forks, and minus one until the subscriber
-/// may fork.
+/// The result of `fork` in the subscriber. Before the fork, it is 1 once the subscriber may fork, and -1 until then.
 static FORKED: AtomicI32 = AtomicI32::new(-1);
 const MAY_FORK: i32 = 1;
 

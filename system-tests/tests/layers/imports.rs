@@ -20,7 +20,7 @@ pub fn uses() -> Uses {
     let codes = codes();
     let paths: BTreeMap<&Module, Vec<Named>> = codes.iter().map(|(module, code)| (module, paths(code))).collect();
     let mut exports = Exports::new();
-    // A re-export may pass on another re-export, as often as rooms are nested.
+    // A re-export may refer to another re-export, through as many levels as rooms are nested.
     for _ in 0..4 {
         let mut found = Exports::new();
         for (&module, paths) in &paths {

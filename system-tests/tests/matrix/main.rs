@@ -153,7 +153,7 @@ impl Secured {
         TlsOptions::default().ca_file(self.certificates.file(Pem::Authority))
     }
 
-    /// Returns options for the server by its name, with trust in it and without a user.
+    /// Returns options that name the server, trust it, and have no user.
     fn options(&self) -> Options {
         localhost(self.mongod.port()).tls(self.trust())
     }
@@ -266,8 +266,8 @@ async fn refused(options: Options) -> (EstablishError, bool) {
     (error, clears)
 }
 
-/// Like [`refused`], and asserts the stage and the labels. All errors without the labels of overload clear the pool:
-/// the failure of a name or a proxy says nothing about the server, but it is not known to be overload, either.
+/// Like [`refused`], and asserts the stage and the labels. All errors without the labels of overload clear the pool,
+/// even the failure of a name or a proxy, which says nothing about the server.
 async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> EstablishError {
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");

@@ -1,9 +1,9 @@
 //! Cancelled check-outs: a check-out is dropped at every point where that is possible.
 //!
 //! A scenario is a check-out and a list of steps that other parties take. Polls and steps alternate: the check-out is
-//! polled, then a step runs, until the check-out completes. Each scenario runs once for every turn and drops the
-//! check-out after that turn: before the first poll, queued, granted but not polled since, during an establishment,
-//! delivered but not polled since. Nothing may be lost at any of these turns.
+//! polled, then a step runs, until the check-out completes. Each scenario runs once for every turn, and drops the
+//! check-out after that turn. So a check-out is dropped before its first poll, in the queue, after a grant, during an
+//! establishment, and after the delivery of its connection. Nothing may be lost at any of these turns.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -24,7 +24,7 @@ enum Mood {
     Panics,
 }
 
-/// A server that can restart, which ends its connections unnoticed.
+/// A server that can restart. A restart ends its connections unnoticed.
 #[derive(Clone, Default)]
 struct Server {
     restarts: Arc<AtomicU32>,

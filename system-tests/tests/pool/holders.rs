@@ -391,7 +391,7 @@ async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reporte
         assert_eq!(reports.take(), ["back 1 11s unknown"], "gives up: {gives_up}");
         assert_eq!(pool.holders().len(), usize::from(!gives_up));
         let Some(held) = held else { continue };
-        // This use is not the recorded one.
+        // The recorded use is a different use.
         tokio::time::sleep(11 * SECOND).await;
         drop(held);
         settle().await;

@@ -4,9 +4,9 @@
 //!
 //! | Number | Requires | Where |
 //! |---|---|---|
-//! | 1 | All ConnectionPoolOptions can be given to the client. | In the client: a pool is given its options directly. |
-//! | 2 | All pools of a client have the same options. | In the client: a pool does not know other pools. |
-//! | 3 | All ConnectionPoolOptions can be given in a URI. | In the client: a pool is not built from a URI. |
+//! | 1 | All ConnectionPoolOptions can be given to the client. | In the tests of the client, because a pool is given its options directly. |
+//! | 2 | All pools of a client have the same options. | In the tests of the client, because a pool does not know other pools. |
+//! | 3 | All ConnectionPoolOptions can be given in a URI. | In the tests of the client, because a pool is not built from a URI. |
 //! | 4 | Any number of subscribers can listen to the events. | `errors::every_subscriber_gets_the_events` |
 //! | 5 | A check-out fails with the reason `connectionError` when set-up fails. | `errors::failed_set_up_fails_the_check_out_with_connection_error` |
 //!

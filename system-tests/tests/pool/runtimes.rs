@@ -1,4 +1,4 @@
-//! Pools whose runtime ends, that use several runtimes, or that have none.
+//! Pools whose runtime ends, pools that use several runtimes, and pools without a runtime.
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,4 +1,5 @@
-//! kanal: a bounded channel that holds the connections. It is not a pool, but the quickest way to build one.
+//! kanal: a bounded channel that holds the connections. A channel is not a pool, but it is the quickest way to build
+//! one.
 //!
 //! Check-out is `recv`, check-in is `try_send`. The channel hands a value directly to a waiting receiver. It does not
 //! open connections on demand, so it does not take part in `create-and-close`.

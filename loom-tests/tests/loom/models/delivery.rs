@@ -151,8 +151,8 @@ fn call_delivers_at_most_its_turn_and_the_events_left_behind() {
             thread::spawn(move || (1..=3).for_each(|number| _ = events.publish(number)))
         };
         let delivered = events.publish(10);
-        // A turn is one event: here, the caller's own event. It may also deliver the two events that the other caller
-        // left behind before it saw the turn end.
+        // A turn is one event: here, the caller's own event. The call may also deliver the two events that the other
+        // caller left behind before that caller saw the turn end.
         assert!(delivered <= 3, "one call has delivered {delivered} events");
         others.join().unwrap();
         assert_eq!(events.seen.numbers().len(), 4);
@@ -170,7 +170,7 @@ fn callers_leave_no_more_events_behind_than_the_room_allows() {
         };
         for number in 1..=4 {
             events.publish(number);
-            // This may include the other caller's event, which may not be emitted yet.
+            // This may include the other caller's event, which may not have been emitted yet.
             let left_behind = number.saturating_sub(events.seen.count());
             assert!(left_behind <= ROOM, "{left_behind} events were left behind");
         }

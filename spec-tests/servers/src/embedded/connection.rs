@@ -117,7 +117,7 @@ async fn answer(
         Effect::Reply(reply) => Ok(Some(reply)),
         Effect::Close => Ok(None),
         Effect::Hang => {
-            // Further messages also stay unanswered, but this copying ends when the client closes the connection.
+            // Reads and discards further messages without an answer, until the client closes the connection.
             tokio::io::copy(stream, &mut tokio::io::sink()).await?;
             Ok(None)
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The prefix of every folder's name.
 const PREFIX: &str = "wharf-testbed-mongod-";
-/// The lock file, which the process that owns the folder keeps locked.
+/// The lock file, which the folder's owner keeps locked.
 const OWNER: &str = "owner";
 const DATA: &str = "data";
 
@@ -90,7 +90,7 @@ fn own(path: &Path) -> io::Result<Option<File>> {
     Ok(lock.exists().then_some(owner))
 }
 
-/// Removes the folders whose owner is dead, which means that their lock can be taken.
+/// Removes the folders whose owner is dead: their lock can be taken.
 ///
 /// Leaves a folder without a lock file alone, because its owner may be about to create the file. Ignores errors: the
 /// folders of other users cannot be opened, and when several processes find a folder, one of them removes it.

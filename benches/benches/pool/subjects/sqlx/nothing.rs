@@ -1,4 +1,4 @@
-//! A database for sqlx that does nothing, whose connections are dummies.
+//! A database for sqlx that does nothing. Its connections are dummies.
 //!
 //! It does not have rows, columns, values or statements: [`Never`] stands for all of them. The module above says how a dummy
 //! is opened and whether it is alive.
