@@ -378,8 +378,9 @@ fn is_present(mutant: &str) -> bool {
 }
 
 const AT_A_TIME: usize = 2;
-/// The slowest controls take 75 s on a quiet machine with two cores.
-const TIME_LIMIT: Duration = Duration::from_secs(300);
+/// Ends a model that hangs. The slowest controls take 75 s on a quiet machine with two cores, and much longer when the
+/// machine is busy, because the models run at the lowest priority in CI.
+const TIME_LIMIT: Duration = Duration::from_secs(3600);
 
 #[test]
 fn every_mutant_is_caught() {
