@@ -361,7 +361,7 @@ impl Runtime {
         None
     }
 
-    /// Stops searching, because there is something to do. The last worker to stop makes another worker search.
+    /// Stops searching, because there is something to do. If no other worker is searching, wakes one that does.
     fn stop_searching(&self, searches: &mut bool) {
         if std::mem::take(searches) && self.idle.add(-1) & u64::from(u32::MAX) == 1 {
             self.wake_a_sleeper();

@@ -4,7 +4,7 @@ use super::{Client, ClientBuilder, TracingOptions};
 use crate::endpoint::options::{InvalidOption, Options};
 
 impl Client {
-    /// Creates a client from a connection string. Does not resolve any name or connect.
+    /// Creates a client from a connection string, without resolving a name or connecting.
     ///
     /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and again while
     /// the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A failed look-up is

@@ -87,7 +87,7 @@ impl Pool<Endpoint> {
     ) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.establisher().options());
         let command = command.within(limit);
-        // The newest connection that existed when the first lost one was found.
+        // The newest connection at the time when the first lost connection was found.
         let mut last_old = None;
         loop {
             let mut connection = self.check_out_for(limit, None, site).await?;

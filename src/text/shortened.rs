@@ -97,7 +97,7 @@ fn write_document(document: &RawDocument, cut: &mut Cut) -> fmt::Result {
     let mut open = vec![Open::document(document)];
     cut.write_str("{")?;
     while let Some(innermost) = open.last_mut() {
-        // Commands are always well-formed. Of a malformed reply, only the part before the error is shown.
+        // Commands are always well-formed. If a reply is malformed, only the part before the error is shown.
         let next = innermost.elements.next().and_then(Result::ok);
         let Some((name, value)) = next.and_then(|element| Some((element.key(), element.value().ok()?))) else {
             cut.write_str(innermost.end)?;

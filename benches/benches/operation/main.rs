@@ -5,7 +5,7 @@
 //!
 //! | row | meaning |
 //! | --- | --- |
-//! | dead after a restart | the server restarts while 20 connections are idle: how many of the next 40 uses get a dead one, with each pool's check before a use, and without |
+//! | dead after a restart | the server restarts while 20 connections are idle: how many of the next 40 uses get a dead connection, with and without each pool's check before a use |
 //! | checks of 40 uses | how often the pool asked the server during these uses, after 1.2 seconds without a use |
 //! | checks of 1,000 uses | the same for uses that follow each other at once |
 //! | renewals: … | 50 tasks share 10 connections, each opened in 20 ms; all are replaced 20 times |

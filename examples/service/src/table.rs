@@ -176,8 +176,8 @@ fn shortened(text: &str, width: usize) -> String {
     letters.into_iter().collect()
 }
 
-/// Returns a text's characters. Characters that may not be one column wide become `?`, except the micro sign, which
-/// some terminals lack: it becomes `u`.
+/// Returns a text's characters. Characters that might not be one column wide become `?`. The micro sign becomes `u`,
+/// because some terminals lack it.
 fn letters(text: &str) -> Vec<char> {
     let letter = |c: char| match c {
         'µ' => 'u',

@@ -2,7 +2,7 @@ use super::*;
 
 const SOURCE: &str = "
 fn first() {
-    // ready() is asked first.
+    // ready() is called first.
     if ready() {
         open(1,
             2); // ready() again
@@ -21,7 +21,7 @@ const fn mutant(name: &'static str, edits: &'static [Edit]) -> Mutant {
 /// Applies the mutants to [`SOURCE`]. Returns the result without white space, which is insignificant.
 fn applied(mutants: &'static [Mutant]) -> Result<String, String> {
     let text = apply(mutants.iter(), SOURCE)?;
-    assert!(text.contains("// ready() is asked first."), "comments stay: {text}");
+    assert!(text.contains("// ready() is called first."), "comments stay: {text}");
     Ok(text.split_whitespace().collect())
 }
 

@@ -317,7 +317,8 @@ fn result(done: &[Done], lost: Duration, over: Duration) -> FailoverResult {
     let enough = USUAL * usual * WINDOW.as_secs_f64();
     let gaps = || successes.windows(2);
     let longest = gaps().map(|two| two[1] - two[0]).max().unwrap_or_default();
-    // An interval that begins before the stall would count as usual. A later gap has a different cause.
+    // A window before the stall would count as usual, so the search begins after the stall: at the end of the longest
+    // gap that belongs to the loss. A later gap has a different cause.
     let of_loss = gaps().filter(|two| two[1] > lost && two[0] < lost + UNTIL_STALL);
     let resumed = of_loss.max_by_key(|two| two[1] - two[0]).map_or(lost, |two| two[1]);
     let steps = (0_u32..).map(|step| resumed + step * Duration::from_millis(10)).take_while(|&at| at + WINDOW <= over);

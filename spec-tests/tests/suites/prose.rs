@@ -5,7 +5,7 @@
 //! numbered `items`, or lines with `emphasis`; with `itself`, the heading is the only test. `none` says that the text
 //! has no prose tests.
 //!
-//! Below it, each prose test has a line with its title, which may be shortened. Each test that runs it follows in an
+//! Below it, each prose test has a line with its title, which may be shortened. The tests that run it follow, each on an
 //! indented line: the file, a space and the function. `not:` begins the reason why there is no test, and `but:` lists
 //! what the tests leave out.
 //!
@@ -175,7 +175,7 @@ fn markdown_files(folder: &Path) -> Vec<String> {
     files
 }
 
-/// Returns the parts of a text that the list lacks: the text itself, or a heading above prose tests. `listed` are the
+/// Returns the parts of a text that the list lacks: the text itself, or a heading above prose tests. `listed` holds the
 /// text's entries.
 fn unlisted(path: &str, markdown: &str, listed: &[&Text]) -> Vec<String> {
     let mut is_code = false;

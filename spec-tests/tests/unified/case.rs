@@ -490,7 +490,7 @@ impl Case {
         matches(&Bson::Document(document(&expected.data)), Some(&values.into()), true, self)?;
         let failure = actual.values.get("failure").and_then(Bson::as_str);
         match (expected.failure_is_redacted, failure) {
-            // The text of a failure that shows the server's message begins with the place of the failure.
+            // A failure that is not redacted shows the server's message, and its text begins with the place of the failure.
             (Some(is_redacted), Some(text)) if is_redacted != text.starts_with("the server refused the command") => {
                 Err(format!("failureIsRedacted must be {is_redacted}, got {text}"))
             }

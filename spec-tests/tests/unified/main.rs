@@ -105,8 +105,8 @@ const CLIENTS: [Which; 3] = [Which::Pooled, Which::Single, Which::Blocking];
 /// The suites of the blocking client with pools. Its parts are the parts of the other two.
 const OF_THE_BLOCKING_CLIENT: &[&str] = &["crud"];
 
-/// The suites for which the single client prefers the standalone, because their cases finish first with the other
-/// client.
+/// The suites that the single client runs on the standalone where possible, because with the other client their cases
+/// finish first.
 const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot", "handshake/unified"];
 
 /// The log messages about topologies, of all clients of this process.

@@ -79,7 +79,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         DropNamespace { request: self.request("drop") }
     }
 
-    /// Prepares renaming the collection within its database. This handle keeps the old name.
+    /// Prepares a rename of the collection within its database. This handle keeps the old name.
     #[track_caller]
     pub fn rename(&self, name: impl AsRef<str>) -> Rename<'_, C> {
         let of = |name: &str| format!("{}.{name}", self.database());

@@ -127,7 +127,7 @@ impl CursorReply {
     }
 }
 
-/// Returns the collection for the next `getMore`, which this reply names.
+/// Returns the collection that this reply names for the next `getMore`.
 pub(super) fn collection_of(reply: &RawDocument) -> Option<&str> {
     let namespace = reply.get_document("cursor").ok()?.get_str("ns").ok()?;
     namespace.split_once('.').map(|(_, collection)| collection)

@@ -1,4 +1,4 @@
-//! The accessors of client errors, which find their answers at any depth.
+//! The accessors of client errors. They look into nested errors, at any depth.
 
 use crate::client::session::SessionError;
 use crate::endpoint::wire::reply::DUPLICATE_KEY;

@@ -24,12 +24,12 @@ impl<C: AnyClient> GridFsBucket<C> {
         self.change(Change::DeleteByName(filename.into()))
     }
 
-    /// Prepares renaming a file. The error is [`ClientError::GridFs`] if there is no file with this `_id`.
+    /// Prepares a rename of a file. The error is [`ClientError::GridFs`] if there is no file with this `_id`.
     pub fn rename(&self, id: impl Into<Bson>, new_filename: impl Into<String>) -> ChangeFiles<'_, C> {
         self.change(Change::Rename(id.into(), new_filename.into()))
     }
 
-    /// Prepares renaming all files with this name. The error is [`ClientError::GridFs`] if there are none.
+    /// Prepares a rename of all files with this name. The error is [`ClientError::GridFs`] if there are none.
     pub fn rename_by_name(&self, filename: impl Into<String>, new_filename: impl Into<String>) -> ChangeFiles<'_, C> {
         self.change(Change::RenameByName(filename.into(), new_filename.into()))
     }

@@ -66,7 +66,7 @@ impl Default for CloudEnvironment {
 }
 
 impl CloudEnvironment {
-    /// Sets how environment variables are looked up, instead of the process's environment.
+    /// Sets the function that looks up environment variables, in place of the process's environment.
     ///
     /// `lookup` is called each time a variable is needed, from any thread, and must not block.
     pub fn variables(mut self, lookup: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {

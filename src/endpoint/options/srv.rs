@@ -98,8 +98,8 @@ impl SrvName {
         Ok(())
     }
 
-    /// Refuses an invalid suffix, which code may have set, and a service name that does not follow RFC 6335 (section 5.1;
-    /// it may be longer).
+    /// Refuses an invalid suffix, which code may have set. Also refuses a service name that does not follow RFC 6335,
+    /// section 5.1, except that the name may be longer than the RFC allows.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         self.allowed_hosts_suffix.as_deref().map_or(Ok(()), |suffix| read_suffix(suffix).map(drop))?;
         let name = &self.service_name;

@@ -39,7 +39,7 @@
 //! No work is lost: the thread that ends the work has seen, under the same lock, that nothing is left to do. So no
 //! place stays free while a pool is in the queue, unless a thread is about to settle the books.
 //!
-//! The lock of the books is the innermost lock. It is taken under a pool's locks, and no lock is taken under it.
+//! The books' lock is the innermost lock. It is taken under a pool's locks, and no lock is taken under it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ use crate::pool::sync::Mutex;
 /// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only places that the other pools leave free. The
 /// [guide](crate::guide::operating_pools#a-budget-for-several-pools) explains the rules.
 ///
-/// In a forked child, a budget is empty at first, and counts the child's connections alone.
+/// In a forked child, a budget is empty at first, and counts only the child's connections.
 #[derive(Clone)]
 pub struct Budget(Arc<Shared>);
 

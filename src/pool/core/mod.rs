@@ -15,7 +15,7 @@
 //! | sizes word (`sizes.rs`) | `maxPoolSize`, `minPoolSize`, `maxConnecting` | a resize, under the registry's lock and the wait list's |
 //! | a shard's head (`shard.rs`), about one for each CPU core | top of the stack, flag, tag | check-out and check-in; the first and the last check-out to wait |
 //! | wait list (`waitlist/`) | the check-outs that wait, in order | check-outs that wait, and the threads that serve them |
-//! | a budget's books (`budget.rs`) | the places of its pools' connections, the pools that wait for one | an opening and a close in a pool under the budget, the first and the last waiter there; under their own lock |
+//! | a budget's books (`budget.rs`) | the places of its pools' connections, the pools that wait for a place | an opening and a close in a pool under the budget, the first and the last waiter there; under their own lock |
 //! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
 //!
 //! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
@@ -103,7 +103,8 @@
 //!    capacity word, searches the shards, and swaps the word that it read (`Core::seek`).
 //! 3. Wake-ups and connections are never lost: a check-out that queues up raises each shard's flag in the step that
 //!    finds the shard empty (`Shard::pop_or_flag`).
-//! 4. Each lane is served first come, first served, and check-outs never barge: INV-5, and one queue.
+//! 4. Each lane is served first come, first served, and check-outs never barge. This follows from INV-5 and from the
+//!    single queue.
 //! 5. Both limits hold at every instant: their counts are in one word. A resize changes that word as well, so no check-out
 //!    is admitted by a limit that no longer holds (`SizesWord`).
 //! 6. If a check-in races with a clear or a close, either its connection is detached with the others, or the check-in

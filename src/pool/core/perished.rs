@@ -102,8 +102,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns whether the pool can do without one of its established connections, or has no capacity to replace it
-    /// first. The caller holds the registry's lock, or only needs a guess.
+    /// Returns whether the pool can spare an established connection: either the pool does not need it, or has no capacity
+    /// to open a replacement first. The caller holds the registry's lock, or only needs a guess.
     pub(super) fn can_spare_one(&self) -> bool {
         let counts = self.capacity.load();
         self.min_pool_size() == 0

@@ -36,9 +36,9 @@ pub(super) struct Membership {
 
 impl Membership {
     pub(super) fn is_stale(&self) -> bool {
-        // Relaxed: a connection is closed as stale under the registry's lock, and so after the `PoolCleared` of the
-        // section that changed this word. `Core::reap` acquires `Core::service_cleared`, and a push after its detach
-        // acquires the head.
+        // Relaxed: a stale connection is closed under the registry's lock. So the section that changed this word under
+        // that lock has already emitted its `PoolCleared`. `Core::reap` acquires `Core::service_cleared`, and a push
+        // after its detach acquires the head.
         self.current.load(Ordering::Relaxed) != self.generation
     }
 }

@@ -212,8 +212,8 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Every call is a last step, so that paths without a call do not save registers. In a forked child, an
-        // inherited pool never has hits.
+        // Every call is a tail call, so that paths without a call do not save registers. In a forked child, an inherited
+        // pool never has hits.
         if self.state == CheckOutState::Begins
             && let Some(hit) = self.pool.core.try_hit()
         {

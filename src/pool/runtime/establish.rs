@@ -128,8 +128,9 @@ pub trait Establish: Send + Sync + 'static {
         None
     }
 
-    /// Completes the unfinished work of a connection's last user, or undoes it: for example reads a reply that no caller is
-    /// waiting for, or ends a transaction and resets the session. Called for a connection that [needs a drain](Condition::NeedsDrain). By default it does nothing.
+    /// Completes the unfinished work of a connection's last user, or undoes it. For example, it reads a reply that no
+    /// caller is waiting for, or ends a transaction and resets the session. Called for a connection that
+    /// [needs a drain](Condition::NeedsDrain). By default it does nothing.
     ///
     /// The drain runs in a separate task on the pool's runtime. In the meantime, the connection counts as in use. At
     /// the end, `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable

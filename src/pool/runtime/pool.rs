@@ -335,8 +335,8 @@ impl<E: Establish> Pool<E> {
     /// runtime.
     ///
     /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
-    /// next, or when its future is dropped. That may be after this completes. A subscriber that is being told that a
-    /// check-out has started may also return after this completes.
+    /// next, or when its future is dropped. That may be after this completes. This may also complete while a subscriber
+    /// is still being told that a check-out has started.
     ///
     /// # Cancel safety
     ///

@@ -96,7 +96,7 @@ struct Request<T> {
 }
 
 /// SAFETY, for the caller: the request is the first field of an `Errand` with this section. It has not been served yet,
-/// and its thread waits until it is. The caller holds the lock that the other reference leads to.
+/// and its thread waits until it is. The caller holds the lock that guards the `T`.
 type Run<T> = unsafe fn(*const Request<T>, &mut T);
 
 impl<T> Request<T> {

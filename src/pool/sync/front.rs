@@ -66,7 +66,7 @@ impl<T: Default> Front<T> {
     /// Takes hold of the room, if the room is in this state. Returns whether it did.
     #[inline]
     fn hold(&self, state: u32) -> bool {
-        // Relaxed: only a check, which costs less than an exchange that fails.
+        // Relaxed: only a check, which costs less than a failed compare-and-swap.
         if self.state.load(Ordering::Relaxed) != state {
             return false;
         }

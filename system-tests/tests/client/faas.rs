@@ -60,7 +60,7 @@ async fn in_a_process_of_its_own() {
     let options = Options::parse(&format!("mongodb://{address}/?heartbeatFrequencyMS=500")).unwrap();
     let client = Client::builder(options.app_name(&name)).topology_subscriber(events.clone()).build().unwrap();
     client.connect().await.unwrap();
-    // After three more checks, or while a check is waiting, all connections exist.
+    // All connections exist after three more checks, or as soon as a check waits for the server's state to change.
     for _ in 0..3 {
         let next = |event: &TopologyEvent| match event {
             TopologyEvent::ServerHeartbeatStarted { awaited, .. } => is_function || *awaited,

@@ -113,8 +113,8 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     Cost { instructions, locked, inside, outside }
 }
 
-/// Makes callgrind forget all instructions so far. This is for programs whose set-up differs from run to run: a pool's
-/// clock is calibrated against the system's.
+/// Makes callgrind forget all instructions so far. This is for programs whose set-up differs from run to run: for
+/// example, a pool calibrates its clock against the system's.
 #[inline(never)]
 pub fn begin_counting() {
     black_box(());

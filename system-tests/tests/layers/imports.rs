@@ -97,7 +97,7 @@ struct Named {
 fn paths(code: &str) -> Vec<Named> {
     let mut paths = Vec::new();
     for statement in code.split(';') {
-        // An import is the last part of its statement. Attributes and blocks may precede it.
+        // The text up to a semicolon ends with the import, if it has one. Attributes and blocks may precede the import.
         let Some((before, tree)) = statement.rsplit_once("use ") else { continue };
         let line = before.rsplit('\n').next().unwrap();
         let is_export = line.trim().starts_with("pub");

@@ -1,4 +1,4 @@
-//! A server behind the whole chain, which falls silent or closes after any number of bytes.
+//! The server at the end of the chain falls silent, or closes the connection, after any number of bytes.
 
 use super::chain::Chain;
 use super::*;

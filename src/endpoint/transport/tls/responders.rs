@@ -130,7 +130,7 @@ fn parts(url: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns the first conclusion, or `None` once no conclusion can come.
+/// Returns the first conclusion, or `None` if no responder gives one.
 async fn first_of(
     mut asking: Vec<Pin<Box<dyn Future<Output = Option<Conclusion>> + Send + '_>>>,
 ) -> Option<Conclusion> {
