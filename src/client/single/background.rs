@@ -1,5 +1,6 @@
 //! The runtime of a client with pools: one thread runs the tasks, and any number of calls run at the same time.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::OnceLock;
 use std::thread;
@@ -7,7 +8,7 @@ use std::thread;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use super::driver::{event_loop, refuse_runtime};
+use super::driver::{Erased, event_loop, refuse_runtime};
 use crate::client::ClientError;
 use crate::endpoint::Limit;
 use crate::pool::runtime::PerProcess;
@@ -42,24 +43,26 @@ impl Running {
 }
 
 impl Background {
-    /// Blocks until the future completes. `begin` makes the future, and gets the running limit.
+    /// Blocks until the call completes, and starts its limit, `running`.
     ///
     /// # Errors
     ///
     /// [`ClientError::OnRuntime`] inside a tokio runtime. [`ClientError::EventLoop`] if the runtime or its thread cannot be
     /// started, or if the calling thread is ending.
-    pub(super) fn run_within<T>(&self, limit: Limit, begin: impl AsyncFnOnce(Limit) -> T) -> Result<T, ClientError> {
+    pub(super) fn drive(&self, running: &Cell<Limit>, call: Erased<'_>) -> Result<(), ClientError> {
         refuse_runtime()?;
-        let running = self.0.get();
-        let runtime = match running.get() {
+        let current = self.0.get();
+        let runtime = match current.get() {
             Some(running) => &running.runtime,
             None => {
                 let started = Running::start().map_err(event_loop)?;
                 // If another call was faster, `started` is dropped, and its thread ends.
-                &running.get_or_init(|| started).runtime
+                &current.get_or_init(|| started).runtime
             }
         };
-        Ok(runtime.block_on(begin(limit.start())))
+        running.set(running.get().start());
+        runtime.block_on(call);
+        Ok(())
     }
 }
 
@@ -68,7 +71,14 @@ mod tests {
     use std::sync::{Barrier, mpsc};
     use std::time::Duration;
 
+    use super::super::driver::erased;
     use super::*;
+
+    impl Background {
+        fn run<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
+            erased(Limit::Unset, |_| future, |running, call| self.drive(running, call))
+        }
+    }
 
     #[test]
     fn calls_run_at_the_same_time_and_timers_fire() {
@@ -76,11 +86,11 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let call = async |_| {
+                    let call = async {
                         all.wait();
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     };
-                    background.run_within(Limit::Unset, call).unwrap();
+                    background.run(call).unwrap();
                 });
             }
         });
@@ -89,7 +99,7 @@ mod tests {
     #[test]
     fn call_inside_of_a_runtime_fails() {
         let background = Background::default();
-        let nested = background.run_within(Limit::Unset, async |_| background.run_within(Limit::Unset, async |_| ()));
+        let nested = background.run(async { background.run(async {}) });
         assert!(matches!(nested, Ok(Err(ClientError::OnRuntime))), "{nested:?}");
     }
 
@@ -97,13 +107,13 @@ mod tests {
     fn thread_and_its_tasks_end_with_the_client() {
         let background = Background::default();
         let (kept, dropped) = mpsc::channel::<()>();
-        let spawn = async |_| {
+        let spawn = async {
             tokio::spawn(async move {
                 std::future::pending::<()>().await;
                 drop(kept);
             });
         };
-        background.run_within(Limit::Unset, spawn).unwrap();
+        background.run(spawn).unwrap();
         drop(background);
         dropped.recv().unwrap_err();
     }

@@ -20,9 +20,9 @@ use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 /// Drops the value inside a runtime, where no cleanup is possible. Returns how long the cleanup takes, at the end of
 /// the call.
 fn time_to_drop<T>(client: &Client, value: T) -> Duration {
-    let begun = client.shared.driver.run(async { Instant::now() }).unwrap();
+    let begun = client.run_on_driver(async { Instant::now() }).unwrap();
     client.drive(async { drop(value) }).unwrap();
-    client.shared.driver.run(async { begun.elapsed() }).unwrap()
+    client.run_on_driver(async { begun.elapsed() }).unwrap()
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn cursor_is_closed_once_and_within_the_given_limit() {
         });
         let client = world.client(&format!("mongodb://{}/?timeoutMS=5000", server.server.address()));
         let cursor = client.cursor(Operation::read("test", &rawdoc! { "find": "things" })).run().unwrap();
-        let now = || client.shared.driver.run(async { Instant::now() }).unwrap();
+        let now = || client.run_on_driver(async { Instant::now() }).unwrap();
         let begun = now();
         cursor.close_within(Duration::from_millis(300));
         let took = now() - begun;

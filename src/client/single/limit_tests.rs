@@ -35,7 +35,7 @@ fn server_that_may_be_dark(world: &World) -> (Server, Arc<AtomicBool>) {
 
 /// Returns how long a call takes.
 fn time<T>(client: &Client, call: impl FnOnce() -> T) -> (u128, T) {
-    let now = || client.shared.driver.run(async { Instant::now() }).unwrap();
+    let now = || client.run_on_driver(async { Instant::now() }).unwrap();
     let begun = now();
     let output = call();
     ((now() - begun).as_millis(), output)
@@ -103,7 +103,7 @@ fn work_that_a_call_leaves_gets_what_is_left_of_the_next_ones_time() {
     let cursor = open(&client, false);
     is_dark.store(true, Ordering::SeqCst);
     // Inside a runtime, no cleanup is possible.
-    client.shared.driver.run(async { drop(cursor) }).unwrap();
+    client.run_on_driver(async { drop(cursor) }).unwrap();
     let limit = Duration::from_millis(300);
     let (took, outcome) = time(&client, || client.drive_within(super::Limit::For(limit), |_| async {}));
     outcome.unwrap();
@@ -126,7 +126,7 @@ fn beside_a_call<T: Send>(client: &Client, call: impl FnOnce() -> T + Send) -> O
                 begun.send(()).unwrap();
                 ends.recv().unwrap();
             };
-            client.shared.driver.run(blocking).unwrap();
+            client.run_on_driver(blocking).unwrap();
         });
         has_begun.recv().unwrap();
         // There is no receiver if the call finished too late.

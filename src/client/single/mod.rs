@@ -100,6 +100,7 @@ mod tests;
 
 use std::fmt;
 use std::panic::Location;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,7 +128,7 @@ use crate::pool::runtime::Subscriber;
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use crate::telemetry::{Source, sealed};
 use background::Background;
-use driver::Driver;
+use driver::{Driver, erased};
 
 /// A client of a MongoDB deployment whose calls block, without threads or background tasks.
 ///
@@ -140,11 +141,17 @@ pub struct Client {
 
 /// The state that all clones share.
 struct Shared {
-    // Dropped before the driver, because the client's sockets are registered with the driver's runtime.
+    // Dropped before the runner, because the client's sockets are registered with the runner's runtime.
     client: client::Client,
-    driver: Driver,
-    /// Runs the calls instead of the driver, for a client with pools (`wharf::blocking`).
-    background: Option<Background>,
+    runner: Runner,
+}
+
+/// Runs the calls.
+enum Runner {
+    /// One call at a time, without a thread.
+    Driver(Driver),
+    /// Any number of calls at a time, for a client with pools (`wharf::blocking`).
+    Background(Background),
 }
 
 impl Drop for Shared {
@@ -213,7 +220,7 @@ impl ClientBuilder {
     /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
     pub fn build(self) -> Result<Client, InvalidOption> {
         let client = self.builder.build_with(Checks::ByOperations)?;
-        Ok(Client { shared: Arc::new(Shared { client, driver: Driver::default(), background: None }) })
+        Ok(Client { shared: Arc::new(Shared { client, runner: Runner::Driver(Driver::default()) }) })
     }
 }
 
@@ -249,8 +256,7 @@ impl Client {
 
     /// Makes the calls of a client with pools and monitors block.
     pub(crate) fn with_pools(client: client::Client) -> Self {
-        let background = Some(Background::default());
-        Self { shared: Arc::new(Shared { client, driver: Driver::default(), background }) }
+        Self { shared: Arc::new(Shared { client, runner: Runner::Background(Background::default()) }) }
     }
 
     /// Returns the client's options.
@@ -457,14 +463,15 @@ impl Client {
     ///
     /// The same as for [`drive`](Self::drive), and [`ClientError::InUse`].
     fn drive_within<F: Future>(&self, limit: Limit, begin: impl FnOnce(Limit) -> F) -> Result<F::Output, ClientError> {
-        if let Some(background) = &self.shared.background {
-            return background.run_within(limit, async |limit| begin(limit).await);
-        }
-        let client = self.client();
-        self.shared.driver.run_within(limit, async |limit| {
-            let output = begin(limit).await;
-            client.deployment().finish_kept(limit).await;
-            output
+        erased(limit, begin, |running, call| match &self.shared.runner {
+            Runner::Background(background) => background.drive(running, call),
+            Runner::Driver(driver) => {
+                let call = async {
+                    call.await;
+                    self.client().deployment().finish_kept(running.get()).await;
+                };
+                driver.drive(running, pin!(call))
+            }
         })
     }
 

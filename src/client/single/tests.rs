@@ -9,10 +9,20 @@ use tokio::time::{Instant, sleep};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::driver::Driver;
-use super::{Client, Shared};
+use super::{Client, Runner, Shared};
 use crate::client::deployment::Checks;
 use crate::client::{self, ClientError, Operation, ServerSelectionError};
 use crate::endpoint::options::{Options, ReadPreference, ReadPreferenceMode};
+
+impl Client {
+    /// Runs a future as the calls are run, but leaves the work that it keeps to the next call.
+    pub(super) fn run_on_driver<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
+        match &self.shared.runner {
+            Runner::Driver(driver) => driver.run(future),
+            Runner::Background(_) => unreachable!("the client of these tests has no pools"),
+        }
+    }
+}
 
 /// A standalone server's reply to a hello.
 fn standalone() -> Document {
@@ -84,7 +94,7 @@ impl World {
 
     pub(super) fn client_of(self, builder: client::ClientBuilder) -> Client {
         let client = builder.build_with(Checks::ByOperations).unwrap();
-        Client { shared: Arc::new(Shared { client, driver: self.driver, background: None }) }
+        Client { shared: Arc::new(Shared { client, runner: Runner::Driver(self.driver) }) }
     }
 }
 
