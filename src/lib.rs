@@ -62,13 +62,14 @@
 //! These are also on by default, and each implies `mongodb`:
 //!
 //! - `gridfs`: files of any length.
-//! - `snappy`, `zlib` and `zstd`: one for each [`Compressor`].
+//! - `snappy` and `zlib`: each is a [`Compressor`].
 //! - `srv`: the scheme `mongodb+srv://`.
 //! - `aws` and `oidc`: the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`.
 //! - `ocsp`: asks responders about revoked certificates.
 //!
 //! Off by default:
 //!
+//! - `zstd`: the third [`Compressor`]. It builds a library in C.
 //! - `cert-key-password`: reads a client's private key that a password protects (the option
 //!   [`certificate_key_file_password`](TlsOptions#structfield.certificate_key_file_password)).
 //! - `serde`: implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and

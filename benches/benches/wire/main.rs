@@ -5,7 +5,7 @@
 //! nanoseconds and allocations per message, bytes per nanosecond, and for compressors the compressed size as a
 //! percentage of the original. `copy` is the cost of copying the same bytes, a lower bound for encoding. `-- --quick`
 //! takes a tenth of the time. A filter such as `-- zstd` applies to criterion as a regular expression. In the table, it
-//! selects each "case/size" that contains it. `cargo test --benches` runs every case once.
+//! selects each "case/size" that contains it. `cargo test --benches` runs every case once. zstd needs `--features zstd`.
 //!
 //! The bytes of a message are counted before compression. zstd's library has its own allocator, which is not counted
 //! here; `system-tests/tests/instructions/wire.rs` shows that it is not called.

@@ -48,7 +48,8 @@ impl Compressor {
         }
     }
 
-    /// Returns whether this build includes the compressor. Each compressor has a feature of its name, on by default.
+    /// Returns whether this build includes the compressor. Each compressor has a feature of its name, on by
+    /// default except for `zstd`.
     #[must_use]
     pub fn is_supported(self) -> bool {
         match self {
@@ -61,10 +62,12 @@ impl Compressor {
     /// The compressors in this build, worded to follow "must be".
     pub(super) fn available() -> String {
         let all = [Self::Snappy, Self::Zlib { level: DEFAULT_ZLIB_LEVEL }, Self::Zstd];
-        let names: Vec<_> = all.into_iter().filter(|one| one.is_supported()).map(Self::name).collect();
-        match names.is_empty() {
-            true => "left out, because this build of wharf has no compressor".to_owned(),
-            false => format!("one of {}", names.join(", ")),
+        let (built, left_out): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.is_supported());
+        let names = |of: Vec<Self>| of.into_iter().map(Self::name).collect::<Vec<_>>().join(", ");
+        match (built.is_empty(), left_out.is_empty()) {
+            (true, _) => "left out, because this build of wharf has no compressor".to_owned(),
+            (false, true) => format!("one of {}", names(built)),
+            (false, false) => format!("one of {} ({} with the feature of that name)", names(built), names(left_out)),
         }
     }
 

@@ -211,7 +211,13 @@ const CONNECTIONS: [Row; 9] = [
     row("socketTimeoutMS", "0", LIMIT, "How long each read and each write may take (deprecated)", |draft, value| {
         put(&mut draft.options.socket_timeout, value.millis(MAX_INT))
     }),
-    row("compressors", "none", "snappy, zlib, zstd", "Compressors, in order of preference", Draft::set_compressors),
+    row(
+        "compressors",
+        "none",
+        "snappy, zlib, zstd",
+        "Compressors, in order of preference; zstd needs the feature `zstd`",
+        Draft::set_compressors,
+    ),
     row("zlibCompressionLevel", "-1", "-1 (zlib's default) to 9", "The level of zlib", |draft, value| {
         put(&mut draft.zlib_level, value.level().map(Some))
     }),
