@@ -1,8 +1,9 @@
 //! A server that costs less than any client: one thread, and for each command one `read`, one `write`, and a share of an
 //! `epoll_wait`.
 //!
-//! It answers hello and `ping`, reports its cost in `serverStatus`, and does not understand any other command. Each of
-//! its connections has at most one command in flight.
+//! It answers hello and `ping`, queries of one [item](crate::item) by `_id`, inserts and updates, and reports its cost in
+//! `serverStatus`. It keeps no documents: each query finds an item, and each write succeeds. Each of its connections has at
+//! most one command in flight.
 
 #[cfg(target_os = "linux")]
 mod epoll;

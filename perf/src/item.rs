@@ -11,6 +11,8 @@ use crate::subjects::uri;
 /// The database, and the collection with the items that are read and updated.
 pub const DATABASE: &str = "perf";
 pub const ITEMS: &str = "items";
+/// The number of items that are read and updated one by one.
+pub const ITEMS_READ: u32 = 1_000;
 /// The collection of the inserts.
 pub const INSERTED: &str = "inserted";
 

@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{COMMANDS, CPU_NANOS};
 use crate::Failure;
+use crate::item::{ITEMS_READ, Item, id_of, item, written};
 use crate::load::cpu_time;
 
 /// `OP_MSG`.
@@ -33,7 +35,7 @@ pub fn serve(delay: Option<Duration>) -> Result<(), Failure> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
     epoll.add(input.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP, INPUT))?;
-    let mut server = Server { delay, ..Server::default() };
+    let mut server = Server::new(delay)?;
     let mut events = [EpollEvent::empty(); 256];
     loop {
         let timeout = server.reply_when_due()?;
@@ -59,6 +61,10 @@ struct Server {
     created: i64,
     commands: i64,
     ok: Vec<u8>,
+    /// The reply to an insert or an update of one document.
+    written: Vec<u8>,
+    /// The reply to a query of one item.
+    found: Found,
     delay: Option<Duration>,
     /// The delayed replies, earliest first.
     due: VecDeque<Due>,
@@ -72,10 +78,20 @@ struct Due {
     request: [u8; 4],
 }
 
-impl Default for Server {
-    fn default() -> Self {
-        let (connections, free, due) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { connections, free, created: 0, commands: 0, ok: message(&rawdoc! { "ok": 1.0 }), delay: None, due }
+/// The reply to a query of one item by `_id`, with the place of the `_id` in it.
+struct Found {
+    reply: Vec<u8>,
+    id: Range<usize>,
+}
+
+impl Found {
+    fn new() -> Result<Self, Failure> {
+        let id = id_of(u32::MAX);
+        let batch: RawArrayBuf = [written(&Item { id: Some(id), ..item(1) })?].into_iter().collect();
+        let reply = message(&rawdoc! { "cursor": { "firstBatch": batch, "id": 0_i64, "ns": "perf.items" }, "ok": 1.0 });
+        let id = id.bytes();
+        let start = reply.windows(id.len()).position(|part| part == id).ok_or("the reply has no _id")?;
+        Ok(Self { reply, id: start..start + id.len() })
     }
 }
 
@@ -88,6 +104,20 @@ struct Connection {
 }
 
 impl Server {
+    fn new(delay: Option<Duration>) -> Result<Self, Failure> {
+        Ok(Self {
+            connections: Vec::new(),
+            free: Vec::new(),
+            created: 0,
+            commands: 0,
+            ok: message(&rawdoc! { "ok": 1.0 }),
+            written: message(&rawdoc! { "n": 1, "nModified": 1, "ok": 1.0 }),
+            found: Found::new()?,
+            delay,
+            due: VecDeque::new(),
+        })
+    }
+
     fn accept(&mut self, listener: &TcpListener, epoll: &Epoll) -> Result<(), Failure> {
         let (stream, _): (TcpStream, SocketAddr) = match listener.accept() {
             Ok(accepted) => accepted,
@@ -161,35 +191,57 @@ impl Server {
         let Some(Connection { stream, before, request, .. }) = &mut self.connections[number] else { return Ok(false) };
         let request = &request[..length];
         let mut other;
-        // The most frequent requests come first. The name is the first key of the body.
-        let reply = if field(request, 12) != OPERATION {
+        if field(request, 12) != OPERATION {
             return Ok(false);
-        } else if request[BEFORE_BODY + 5..].starts_with(b"ping\0") {
-            if let Some(delay) = self.delay {
-                let request = [request[4], request[5], request[6], request[7]];
-                self.due.push_back(Due { at: Instant::now() + delay, connection: (number, *before), request });
-                return Ok(true);
+        }
+        let reply = match name(request) {
+            b"ping" => {
+                if let Some(delay) = self.delay {
+                    let request = [request[4], request[5], request[6], request[7]];
+                    self.due.push_back(Due { at: Instant::now() + delay, connection: (number, *before), request });
+                    return Ok(true);
+                }
+                &mut self.ok
             }
-            &mut self.ok
-        } else {
-            let body = RawDocument::from_bytes(&request[BEFORE_BODY..])?;
-            let name = body.iter().next().transpose()?.map_or("", |(name, _)| name.as_str());
-            other = message(&match name {
-                "hello" | "isMaster" | "ismaster" => hello(),
-                "serverStatus" => rawdoc! {
-                    "connections": { "current": i64::try_from(open)?, "totalCreated": self.created },
-                    CPU_NANOS: i64::try_from(cpu_time()?.as_nanos())?,
-                    COMMANDS: self.commands,
-                    "ok": 1.0,
-                },
-                "endSessions" => rawdoc! { "ok": 1.0 },
-                name => rawdoc! { "ok": 0.0, "code": 59, "codeName": "CommandNotFound", "errmsg": name },
-            });
-            &mut other
+            b"insert" | b"update" => &mut self.written,
+            b"find" => {
+                let id = body(request)?.get_document("filter")?.get_object_id("_id")?;
+                self.found.reply[self.found.id.clone()].copy_from_slice(&id.bytes());
+                &mut self.found.reply
+            }
+            name => {
+                other = message(&match name {
+                    b"hello" | b"isMaster" | b"ismaster" => hello(),
+                    b"serverStatus" => rawdoc! {
+                        "connections": { "current": i64::try_from(open)?, "totalCreated": self.created },
+                        CPU_NANOS: i64::try_from(cpu_time()?.as_nanos())?,
+                        COMMANDS: self.commands,
+                        "ok": 1.0,
+                    },
+                    b"count" => rawdoc! { "n": i32::try_from(ITEMS_READ)?, "ok": 1.0 },
+                    b"endSessions" => rawdoc! { "ok": 1.0 },
+                    name => rawdoc! {
+                        "ok": 0.0, "code": 59, "codeName": "CommandNotFound", "errmsg": String::from_utf8_lossy(name).as_ref(),
+                    },
+                });
+                &mut other
+            }
         };
         reply[8..12].copy_from_slice(&request[4..8]);
         Ok(stream.write(reply).is_ok_and(|written| written == reply.len()))
     }
+}
+
+/// Returns the name of the command, which is the first key of the body.
+fn name(request: &[u8]) -> &[u8] {
+    let key = &request[BEFORE_BODY + 5..];
+    &key[..key.iter().position(|&byte| byte == 0).unwrap_or(0)]
+}
+
+/// Returns the body, which other sections may follow.
+fn body(request: &[u8]) -> Result<&RawDocument, Failure> {
+    let end = BEFORE_BODY + usize::try_from(field(request, BEFORE_BODY))?;
+    Ok(RawDocument::from_bytes(request.get(BEFORE_BODY..end).ok_or("the body is longer than its message")?)?)
 }
 
 /// Returns the length of the message, if it is complete.
@@ -198,7 +250,7 @@ fn whole(received: &[u8]) -> Option<usize> {
     (length > BEFORE_BODY + 5 && received.len() >= length).then_some(length)
 }
 
-/// Returns the integer at an offset in the header.
+/// Returns the integer at an offset.
 fn field(message: &[u8], at: usize) -> i32 {
     i32::from_le_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]])
 }

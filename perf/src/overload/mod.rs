@@ -1,7 +1,7 @@
 //! Pools under more load than they can serve, with callers that have deadlines.
 //!
 //! The load is open: requests arrive at random instants, whether or not earlier ones were served. Each request needs a
-//! connection for one time of service, and is useful if it ends by its deadline. A request keeps its connection until
+//! connection for one service time, and is useful if it ends by its deadline. A request keeps its connection until
 //! its work is done. Work that ends after the deadline is done in vain. A subject's capacity is its rate of requests in
 //! a closed loop with one task for each connection.
 
@@ -43,7 +43,7 @@ pub struct Overload {
     /// The load, in capacities.
     #[arg(long, default_value_t = 1.5)]
     pub load: f64,
-    /// The time from a request to its deadline, in times of service.
+    /// The time from a request to its deadline, in service times.
     #[arg(long, default_value_t = 10.0)]
     pub deadline: f64,
     /// The subjects to measure.
@@ -110,7 +110,7 @@ pub fn run(arguments: &Overload) -> Result<bool, Failure> {
         median(&all.iter().filter(|measured| measured.subject == name).map(value).collect::<Vec<_>>())
     };
     println!(
-        "{} connections, {:.1} ms of service, {} capacities of load, deadlines of {} times of service; then bursts of {} \
+        "{} connections, {:.1} ms of service, {} capacities of load, deadlines of {} service times; then bursts of {} \
          requests. Medians of {} rounds.",
         arguments.connections,
         arguments.service.as_secs_f64() * 1e3,
@@ -160,7 +160,7 @@ async fn measure(arguments: &Overload, subject: Subject, seed: u64) -> Result<Me
         warm_up(&opened.work, connections).await;
         capacity(&opened.work, connections, arguments.seconds / 4).await
     };
-    // The time of service follows from the capacity, because timers of 5 ms last up to a millisecond longer.
+    // The service time follows from the capacity, because timers of 5 ms last up to a millisecond longer.
     let service = Duration::from_secs_f64(f64::from(connections) / capacity);
     let deadline = service.mul_f64(arguments.deadline);
     let opened = subjects::open(subject, connections, arguments.service, deadline).await?;

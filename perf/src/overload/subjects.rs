@@ -21,13 +21,13 @@ pub enum Subject {
     Wharf,
     /// wharf's pool with `refuse_late`.
     WharfRefusing,
-    /// wharf's pool without `refuse_late`, but with limits that leave twice the time of service for the use.
+    /// wharf's pool without `refuse_late`, but with limits that leave twice the service time for the use.
     WharfShorter,
     Deadpool,
     Bb8,
     /// A sketch of a pool that serves the newest waiter first.
     NewestFirst,
-    /// wharf's client with `timeoutMS`, on a server that takes the time of service for each command.
+    /// wharf's client with `timeoutMS`, on a server that takes the service time for each command.
     Client,
     /// wharf's client with `refuse_late`.
     ClientRefusing,
@@ -74,47 +74,31 @@ pub async fn open(subject: Subject, connections: u32, service: Duration, limit: 
             let pool = Pool::builder("dummy", Dummies).options(options).build()?;
             pool.ready();
             let for_use = if subject == Subject::WharfShorter { 2 * service } else { Duration::ZERO };
-            Arc::new(move |deadline| {
+            held(service, move |deadline| {
                 let pool = pool.clone();
-                Box::pin(async move {
-                    let Ok(_connection) = pool.check_out_until(deadline - for_use).await else { return false };
-                    sleep(service).await;
-                    true
-                })
+                async move { pool.check_out_until(deadline - for_use).await.ok() }
             })
         }
         Subject::Deadpool => {
             let pool: deadpool::managed::Pool<Dummies> =
                 deadpool::managed::Pool::builder(Dummies).max_size(connections as usize).build()?;
-            Arc::new(move |deadline| {
+            held(service, move |deadline| {
                 let pool = pool.clone();
-                Box::pin(async move {
-                    let Ok(Ok(_connection)) = timeout_at(deadline, pool.get()).await else { return false };
-                    sleep(service).await;
-                    true
-                })
+                async move { timeout_at(deadline, pool.get()).await.ok()?.ok() }
             })
         }
         Subject::Bb8 => {
             let pool = bb8::Pool::builder().max_size(connections).test_on_check_out(false).build(Dummies).await?;
-            Arc::new(move |deadline| {
+            held(service, move |deadline| {
                 let pool = pool.clone();
-                Box::pin(async move {
-                    let Ok(Ok(_connection)) = timeout_at(deadline, pool.get()).await else { return false };
-                    sleep(service).await;
-                    true
-                })
+                async move { timeout_at(deadline, pool.get_owned()).await.ok()?.ok() }
             })
         }
         Subject::NewestFirst => {
             let pool = Newest(Arc::new(Mutex::new((connections, Vec::new()))));
-            Arc::new(move |deadline| {
+            held(service, move |deadline| {
                 let pool = pool.clone();
-                Box::pin(async move {
-                    let Some(_place) = pool.place(deadline).await else { return false };
-                    sleep(service).await;
-                    true
-                })
+                async move { pool.place(deadline).await }
             })
         }
         Subject::Client | Subject::ClientRefusing => {
@@ -142,6 +126,23 @@ pub async fn open(subject: Subject, connections: u32, service: Duration, limit: 
         }
     };
     Ok(Opened { work, _server: server })
+}
+
+/// Returns the work of a request that holds a connection for the service time. `connection` waits for the connection until
+/// the deadline.
+fn held<C, F>(service: Duration, connection: impl Fn(Instant) -> F + Send + Sync + 'static) -> Work
+where
+    C: Send,
+    F: Future<Output = Option<C>> + Send + 'static,
+{
+    Arc::new(move |deadline| {
+        let connection = connection(deadline);
+        Box::pin(async move {
+            let Some(_connection) = connection.await else { return false };
+            sleep(service).await;
+            true
+        })
+    })
 }
 
 /// Opens connections that cost nothing.

@@ -13,15 +13,12 @@ use wharf::{Client, Operation};
 
 use super::{PATIENCE, Subject, uri};
 use crate::Failure;
-use crate::item::{DATABASE, INSERTED, ITEMS, Item, fill, id_of, item, written};
+use crate::item::{DATABASE, INSERTED, ITEMS, ITEMS_READ, Item, fill, id_of, item, written};
 
 /// The operations.
 pub const FIND_ONE: u8 = 0;
 pub const INSERT_ONE: u8 = 1;
 pub const UPDATE_ONE: u8 = 2;
-
-/// The number of items that are read and updated.
-const FEW: u32 = 1_000;
 
 /// Yields the numbers of the items, one after another.
 #[derive(Default)]
@@ -61,7 +58,7 @@ pub struct Handle<const CALL: u8> {
 
 impl<const CALL: u8> Subject for Handle<CALL> {
     async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
-        fill(server, FEW).await?;
+        fill(server, ITEMS_READ).await?;
         let client = Client::from_uri(&uri(server, connections))?;
         client.connect().await?;
         let database = client.database(DATABASE);
@@ -71,7 +68,7 @@ impl<const CALL: u8> Subject for Handle<CALL> {
 
     async fn run(&self) -> Result<(), Failure> {
         let number = self.numbers.next();
-        let id = id_of(number % FEW);
+        let id = id_of(number % ITEMS_READ);
         match CALL {
             FIND_ONE => {
                 let found = self.items.find_one(doc! { "_id": id }).await?;
@@ -104,7 +101,7 @@ impl<const CALL: u8> Raw<CALL> {
 
 impl<const CALL: u8> Subject for Raw<CALL> {
     async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
-        fill(server, FEW).await?;
+        fill(server, ITEMS_READ).await?;
         let client = Client::from_uri(&uri(server, connections))?;
         client.connect().await?;
         Ok(Self { client, numbers: Numbers::default() })
@@ -112,7 +109,7 @@ impl<const CALL: u8> Subject for Raw<CALL> {
 
     async fn run(&self) -> Result<(), Failure> {
         let number = self.numbers.next();
-        let id = id_of(number % FEW);
+        let id = id_of(number % ITEMS_READ);
         match CALL {
             FIND_ONE => {
                 let find = rawdoc! { "find": ITEMS, "filter": { "_id": id }, "limit": 1, "singleBatch": true };
@@ -149,7 +146,7 @@ pub struct OfficialTyped<const CALL: u8> {
 
 impl<const CALL: u8> Subject for OfficialTyped<CALL> {
     async fn open(server: &str, connections: u32) -> Result<Self, Failure> {
-        fill(server, FEW).await?;
+        fill(server, ITEMS_READ).await?;
         let database = mongodb::Client::with_uri_str(uri(server, connections)).await?.database(DATABASE);
         // Waits until the server is known.
         database.run_command(doc! { "ping": 1 }).await?;
@@ -159,7 +156,7 @@ impl<const CALL: u8> Subject for OfficialTyped<CALL> {
 
     async fn run(&self) -> Result<(), Failure> {
         let number = self.numbers.next();
-        let id = id_of(number % FEW);
+        let id = id_of(number % ITEMS_READ);
         match CALL {
             FIND_ONE => {
                 let found = self.items.find_one(doc! { "_id": id }).await?;
