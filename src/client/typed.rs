@@ -113,11 +113,9 @@ impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {
     ///
     /// The same as for [`Client::run`].
     fn into_future(self) -> Self::IntoFuture {
-        let Self { prepared: Prepared { client, database, body, session, read_preference, timeout }, site, .. } = self;
+        let reply = self.prepared.run(self.site);
         Box::pin(async move {
-            let body = body?;
-            let operation = with(Operation::new(database, &body), session, read_preference, timeout);
-            let reply = client.run_at(operation, site).await?;
+            let reply = reply.await?;
             decode(&reply).map_err(|reason| ClientError::unreadable("a command", reason))
         })
     }
@@ -153,6 +151,15 @@ pub(super) struct Prepared<'c> {
 impl<'c> Prepared<'c> {
     pub(super) fn new(client: &Client, database: &'c str, body: Result<RawDocumentBuf, ClientError>) -> Self {
         Self { client: client.clone(), database, body, session: None, read_preference: None, timeout: Limit::Unset }
+    }
+
+    /// Runs the command.
+    fn run(self, site: &'static Location<'static>) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send {
+        async move {
+            let Self { client, database, body, session, read_preference, timeout } = self;
+            let body = body?;
+            client.run_at(with(Operation::new(database, &body), session, read_preference, timeout), site).await
+        }
     }
 
     /// Returns the time limit without starting it.

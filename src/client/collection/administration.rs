@@ -163,11 +163,11 @@ impl<'c, T, C: AnyClient> ListCollections<'c, T, C> {
         ListCollections { request: self.request, cursor: self.cursor, collections: PhantomData }
     }
 
-    async fn send(self) -> Result<Cursor<T>, ClientError>
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
-        self.request.list(self.cursor).await
+        self.request.list(self.cursor)
     }
 }
 

@@ -102,11 +102,11 @@ impl<'c, T, C: AnyClient> Aggregate<'c, T, C> {
         Aggregate { request: self.request, cursor: self.cursor, documents: PhantomData }
     }
 
-    async fn send(self) -> Result<Cursor<T>, ClientError>
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
-        self.request.query(Verb::Aggregate, self.cursor).await
+        self.request.query(Verb::Aggregate, self.cursor)
     }
 }
 

@@ -77,12 +77,15 @@ impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
         RunCommand { request: self.request, reply: PhantomData }
     }
 
-    async fn send(self) -> Result<T, ClientError>
+    fn send(self) -> impl Future<Output = Result<T, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
-        let reply = self.request.ready(false)?.command(false).await?;
-        decode(&reply).map_err(|reason| ClientError::unreadable("a command", reason))
+        let reply = self.request.ready(false).map(|ready| ready.command(false));
+        async move {
+            let reply = reply?.await?;
+            decode(&reply).map_err(|reason| ClientError::unreadable("a command", reason))
+        }
     }
 }
 
@@ -142,26 +145,27 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         RunCursorCommand { request, more, batch_size, max_time, cursor_type, timeout_mode, documents: PhantomData }
     }
 
-    async fn send(self) -> Result<Cursor<T>, ClientError>
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
         let Self { request, more, batch_size, max_time, cursor_type, timeout_mode, .. } = self;
-        let more = more.finish()?;
-        let cursor = request.cursor(false, |opening| {
-            let mut opening = opening.batch_size(batch_size.unwrap_or(0)).comment(more);
-            if let Some(limit) = max_time {
-                opening = opening.max_await_time(limit);
-            }
-            if let Some(cursor_type) = cursor_type {
-                opening = opening.cursor_type(cursor_type);
-            }
-            if let Some(mode) = timeout_mode {
-                opening = opening.timeout_mode(mode);
-            }
-            opening
+        let cursor = more.finish().map(|more| {
+            request.cursor(false, move |opening| {
+                let mut opening = opening.batch_size(batch_size.unwrap_or(0)).comment(more);
+                if let Some(limit) = max_time {
+                    opening = opening.max_await_time(limit);
+                }
+                if let Some(cursor_type) = cursor_type {
+                    opening = opening.cursor_type(cursor_type);
+                }
+                if let Some(mode) = timeout_mode {
+                    opening = opening.timeout_mode(mode);
+                }
+                opening
+            })
         });
-        Ok(cursor.await?.typed())
+        async move { Ok(cursor?.await?.typed()) }
     }
 }
 

@@ -11,7 +11,7 @@ use super::super::cursor::{Cursor, CursorType, TimeoutMode, read};
 use super::super::error::ClientError;
 use super::super::query::Verb;
 use super::fields::Shape;
-use super::request::{CursorOptions, Request, first_of_batch};
+use super::request::{CursorOptions, Ready, Request, first_of_batch};
 use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
@@ -80,11 +80,11 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
         Find { request: self.request, cursor: self.cursor, documents: PhantomData }
     }
 
-    async fn send(self) -> Result<Cursor<T>, ClientError>
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
-        self.request.query(Verb::Find, self.cursor).await
+        self.request.query(Verb::Find, self.cursor)
     }
 }
 
@@ -115,9 +115,9 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
     {
         self.request.body.add("limit", &1);
         self.request.body.add("singleBatch", &true);
-        let ready = self.request.ready(false);
+        let reply = self.request.ready(false).map(Ready::read);
         async move {
-            let reply = ready?.read().await?;
+            let reply = reply?.await?;
             first_of_batch("find", &reply)?.map(read).transpose()
         }
     }

@@ -208,11 +208,11 @@ impl<'c, T, C: AnyClient> ListIndexes<'c, T, C> {
         ListIndexes { request: self.request, cursor: self.cursor, indexes: PhantomData }
     }
 
-    async fn send(self) -> Result<Cursor<T>, ClientError>
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
-        self.request.list(self.cursor).await
+        self.request.list(self.cursor)
     }
 }
 

@@ -99,15 +99,18 @@ macro_rules! modifies {
                 $name { request: self.request, document: PhantomData }
             }
 
-            async fn send(self) -> Result<Option<T>, ClientError>
+            fn send(self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send
             where
                 T: DeserializeOwned,
             {
-                let ready = self.request.ready(true)?;
-                let is_unacknowledged = ready.is_unacknowledged();
-                let reply = ready.write(true, &[]).await?;
-                // The server replies anyway.
-                if is_unacknowledged { Ok(None) } else { value_of(&reply)?.map(read).transpose() }
+                let ready = self.request.ready(true);
+                let sent = ready.map(|ready| (ready.is_unacknowledged(), ready.write(true, &[])));
+                async move {
+                    let (is_unacknowledged, reply) = sent?;
+                    let reply = reply.await?;
+                    // The server replies anyway.
+                    if is_unacknowledged { Ok(None) } else { value_of(&reply)?.map(read).transpose() }
+                }
             }
         }
 

@@ -144,46 +144,58 @@ impl<'c, C: AnyClient> Request<'c, C> {
     }
 
     /// Runs a query.
-    pub async fn query<T: DeserializeOwned>(
-        mut self,
+    pub fn query<T: DeserializeOwned>(
+        self,
         verb: Verb,
         options: CursorOptions,
-    ) -> Result<Cursor<T>, ClientError> {
-        let writes = verb == Verb::Aggregate && writes_its_result(self.body.document()?);
-        let (read_preference, timeout) = (self.inherit(writes)?, self.timeout());
-        let prepared = Prepared {
-            client: self.client.running().clone(),
-            database: self.database,
-            body: self.body.finish(),
-            session: self.session,
-            read_preference,
-            timeout,
-        };
-        let mut query = options.apply(Query::of(verb, prepared, self.site));
-        if let Some(limit) = self.started {
-            query.set_limit(limit);
+    ) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
+        let cursor = self.open(verb, options);
+        async move { Ok(cursor.await?.typed()) }
+    }
+
+    fn open(mut self, verb: Verb, options: CursorOptions) -> impl Future<Output = Result<Cursor, ClientError>> + Send {
+        async move {
+            let writes = verb == Verb::Aggregate && writes_its_result(self.body.document()?);
+            let (read_preference, timeout) = (self.inherit(writes)?, self.timeout());
+            let prepared = Prepared {
+                client: self.client.running().clone(),
+                database: self.database,
+                body: self.body.finish(),
+                session: self.session,
+                read_preference,
+                timeout,
+            };
+            let mut query = options.apply(Query::of(verb, prepared, self.site));
+            if let Some(limit) = self.started {
+                query.set_limit(limit);
+            }
+            query.await
         }
-        Ok(query.await?.typed())
     }
 
     /// Runs any command that opens a cursor, with the options in `set`. For `is_named`, see [`Ready::command`].
-    pub async fn cursor(
+    pub fn cursor(
         self,
         is_named: bool,
         set: impl for<'o> FnOnce(OpenCursor<'o>) -> OpenCursor<'o> + Send,
-    ) -> Result<Cursor, ClientError> {
-        let timeout = self.timeout();
-        let Self { client, database, session, read_preference, started, site, .. } = self;
-        let body = self.body.finish()?;
-        let operation = Operation { is_named_by_command: is_named, ..Operation::new(database, &body) };
-        let operation = with(operation, session, read_preference, timeout);
-        set(client.running().cursor_at(operation, site).started(started)).await
+    ) -> impl Future<Output = Result<Cursor, ClientError>> + Send {
+        async move {
+            let timeout = self.timeout();
+            let Self { client, database, session, read_preference, started, site, .. } = self;
+            let body = self.body.finish()?;
+            let operation = Operation { is_named_by_command: is_named, ..Operation::new(database, &body) };
+            let operation = with(operation, session, read_preference, timeout);
+            set(client.running().cursor_at(operation, site).started(started)).await
+        }
     }
 
     /// Runs a command on the primary whose reply contains a cursor over descriptions.
-    pub async fn list<T: DeserializeOwned>(mut self, options: CursorOptions) -> Result<Cursor<T>, ClientError> {
+    pub fn list<T: DeserializeOwned>(
+        mut self,
+        options: CursorOptions,
+    ) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         self.read_preference = Some(&PRIMARY);
-        self.query(Verb::Aggregate, options).await
+        self.query(Verb::Aggregate, options)
     }
 
     /// Returns writes in bulk, with the fields of the request as their options.
@@ -241,6 +253,9 @@ impl<'c, C: AnyClient> Request<'c, C> {
 }
 
 /// A command with the settings that it inherits.
+///
+/// Its futures, and those of [`Request`], are `Send` by their signatures, and builders make them before their own
+/// futures. So the compiler does not prove anew for each type of documents that all of the client may be sent.
 pub(super) struct Ready<'c> {
     client: &'c Client,
     database: &'c str,
@@ -258,26 +273,32 @@ impl Ready<'_> {
     }
 
     /// Runs a command that reads.
-    pub async fn read(self) -> Result<RawDocumentBuf, ClientError> {
-        let operation = Operation::read(self.database, &self.body);
-        let operation = with(operation, self.session, self.read_preference, self.limit);
-        self.client.run_at(operation, self.site).await
+    pub fn read(self) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send {
+        async move {
+            let operation = Operation::read(self.database, &self.body);
+            let operation = with(operation, self.session, self.read_preference, self.limit);
+            self.client.run_at(operation, self.site).await
+        }
     }
 
     /// Runs any command. `is_named` says that the span has the command's name, and not `runCommand`.
-    pub async fn command(self, is_named: bool) -> Result<RawDocumentBuf, ClientError> {
-        let operation = Operation { is_named_by_command: is_named, ..Operation::new(self.database, &self.body) };
-        self.client.run_at(with(operation, self.session, self.read_preference, self.limit), self.site).await
+    pub fn command(self, is_named: bool) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send {
+        async move {
+            let operation = Operation { is_named_by_command: is_named, ..Operation::new(self.database, &self.body) };
+            self.client.run_at(with(operation, self.session, self.read_preference, self.limit), self.site).await
+        }
     }
 
     /// Runs a command that writes. `is_single` says that each statement concerns at most one document.
-    pub async fn write(
+    pub fn write(
         self,
         is_single: bool,
         sequences: &[OutgoingSequence<'_>],
-    ) -> Result<RawDocumentBuf, ClientError> {
-        let operation = Operation::of_write(self.database, &self.body, is_single).sequences(sequences);
-        self.client.run_at(with(operation, self.session, None, self.limit), self.site).await
+    ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send {
+        async move {
+            let operation = Operation::of_write(self.database, &self.body, is_single).sequences(sequences);
+            self.client.run_at(with(operation, self.session, None, self.limit), self.site).await
+        }
     }
 }
 

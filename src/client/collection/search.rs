@@ -196,15 +196,18 @@ impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
         ListSearchIndexes { request, stage, batch_size, indexes: PhantomData }
     }
 
-    async fn send(self) -> Result<Cursor<T>, ClientError>
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
         let Self { mut request, stage, batch_size, .. } = self;
-        request.body.add("pipeline", &[rawdoc! { "$listSearchIndexes": stage.finish()? }]);
-        let cursor = batch_size.map_or(rawdoc! {}, |size| rawdoc! { "batchSize": size });
-        request.body.add("cursor", &cursor);
-        Ok(request.cursor(true, |opening| opening).await?.typed())
+        let cursor = stage.finish().map(|stage| {
+            request.body.add("pipeline", &[rawdoc! { "$listSearchIndexes": stage }]);
+            let cursor = batch_size.map_or(rawdoc! {}, |size| rawdoc! { "batchSize": size });
+            request.body.add("cursor", &cursor);
+            request.cursor(true, |opening| opening)
+        });
+        async move { Ok(cursor?.await?.typed()) }
     }
 }
 
