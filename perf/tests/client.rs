@@ -35,7 +35,7 @@ fn commands_are_measured_on_both_servers() {
         ("client-command-frugal", &["client", "client-busy-polling", "pool", "official-raw"]),
     ] {
         for subject in subjects {
-            // There are two turns for each of two numbers of tasks.
+            // Two numbers of tasks, with two turns for each number.
             assert_eq!(count(&lines, measured, subject), 4, "{measured} {subject}: {printed}");
         }
     }
@@ -58,7 +58,7 @@ fn operations_on_one_document_are_measured_and_counted() {
     for operation in ["find-one", "insert-one", "update-one"] {
         for subject in ["handle", "raw", "official"] {
             let subject = format!("{subject}-{operation}");
-            // There are two turns for each of two numbers of tasks.
+            // Two numbers of tasks, with two turns for each number.
             assert_eq!(count(&lines, &format!("client-{operation}"), &subject), 4, "{subject}: {printed}");
             assert_eq!(count(&lines, &format!("client-{operation}-allocations"), &subject), 1, "{subject}: {printed}");
         }

@@ -174,7 +174,8 @@ pub fn run(plan: &Plan, tasks: Vec<(usize, Work)>) -> Outcome {
         task.runtime.set(Arc::downgrade(&runtime)).expect("BUG: a task has two runtimes");
         let worker = &runtime.workers[task.home];
         own(&worker.queue).push_back(Arc::clone(task));
-        // A thief counts one entry too many, and the first task's entry must not come before the ring's first entry.
+        // The count must be at least the length of the queue, so that the first task's entry does not come before the
+        // ring's first entry. It may be greater: a thief counts one entry too many.
         worker.pushed.fetch_add(1, Ordering::Relaxed);
     }
     let outcome = machine::simulate(plan.clone(), |core| runtime.work(core));
@@ -196,7 +197,7 @@ impl Runtime {
                 let is_off = &self.workers[core].is_lifo_off;
                 for polls in 1.. {
                     let Some(task) = own(&self.workers[core].lifo).take() else { break };
-                    // Relaxed: only the worker uses it, like everything except the machine's words.
+                    // Relaxed: only the worker uses this flag. What workers share is in the machine's words.
                     is_off.store(polls >= LIFO_POLLS, Ordering::Relaxed);
                     self.run(core, task);
                 }

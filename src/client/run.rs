@@ -123,8 +123,8 @@ impl Client {
         own.within(answered).await
     }
 
-    /// Returns the time limit of an operation without starting it: its own limit, the limit of its session, or the
-    /// limit of the options.
+    /// Returns the time limit of an operation, without starting the limit: the operation's own limit, the limit of its
+    /// session, or the limit of the options.
     ///
     /// # Errors
     ///

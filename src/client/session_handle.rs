@@ -239,7 +239,7 @@ impl Session {
     /// it, for at most 120 seconds, or `defaultTimeoutMS` or `timeoutMS` if set (Convenient API for Transactions).
     ///
     /// `body` gets this session, and passes it to each of its operations. An operation without the session is not part
-    /// of the transaction. `body` may run several times, so it should have no other effects that must not be repeated.
+    /// of the transaction. `body` may run several times, so any other effects should be safe to repeat.
     /// If it returns an error, the transaction is aborted. For your own error type, call
     /// [`with_transaction_as`](Self::with_transaction_as). `body` may mutate its captured variables. The compiler
     /// cannot prove that the future is then [`Send`]: in a spawned task, a web handler or an `async_trait`, call

@@ -42,7 +42,7 @@ impl Client {
         Ok(of_session.unwrap_or_else(|| own.or(self.options().timeout)))
     }
 
-    /// Returns the time limit of an operation without starting it.
+    /// Returns the time limit of an operation, without starting the limit.
     ///
     /// # Errors
     ///

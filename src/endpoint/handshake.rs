@@ -168,8 +168,8 @@ fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
     }
 }
 
-/// Returns the error with the server's own error taken into account: exactly its labels, whether to retry, and whether
-/// to clear the pool.
+/// Returns `failure` with the labels of the server's error, and no other labels. The server's error also decides whether
+/// to retry, and whether to clear the pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
     // Pools do not know other labels.

@@ -126,7 +126,7 @@ pub struct Endpoint {
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// The client of a pool's endpoint: it follows how the pool's connections are opened.
+/// A client's part in opening the connections of a pool: it sets the terms, and receives each reply to hello.
 pub(crate) trait Observer: fmt::Debug + Send + Sync {
     /// Returns the terms on which the next connection is opened, or the error that the attempt fails with.
     fn terms(&self) -> Result<Terms, EstablishError>;

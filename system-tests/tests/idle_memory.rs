@@ -178,7 +178,8 @@ fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
     request
 }
 
-/// Creates clients of this many servers, and runs a command with each. Returns how many bytes each client keeps.
+/// Creates clients of one deployment with this many servers, and runs a command with each client. Returns how many bytes
+/// each client keeps.
 async fn kept_by_a_client(servers: usize) -> usize {
     let (sender, mut told) = unbounded_channel();
     let listeners: Vec<_> = (0..servers).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();

@@ -23,7 +23,7 @@
 //!
 //! All other older check-outs had queued up before the check-out in question, and were still waiting when it got its
 //! connection: they were passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older
-//! check-outs are without a place. A pool that serves first come, first served has no overtakes, however its tasks are
+//! check-outs still lack a place. A pool that serves first come, first served has no overtakes, however its tasks are
 //! scheduled. Any other pool may have more overtakes than are counted.
 //!
 //! # Lost waiters

@@ -48,7 +48,7 @@ fn op_msg(bytes: &[u8]) -> bool {
     for sequence in &message.sequences {
         for document in sequence.documents.clone() {
             assert!(document.as_bytes().len() <= LIMITS.max_document_size as usize);
-            // The elements may be invalid, and reading them reports that.
+            // The elements may be invalid. The iterator then returns an error.
             let _ = document.iter().count();
         }
     }

@@ -29,7 +29,7 @@ use crate::statistics::median;
 use crate::subjects::Kind;
 
 const DATABASE: &str = "failover";
-/// Number of tasks of each client, and the time between the starts of two operations.
+/// The number of tasks of each client, and the time from one start of an operation to the next in each task.
 const TASKS: u32 = 16;
 const PACE: Duration = Duration::from_millis(40);
 /// The minimum time that the load runs before the loss and after the next election.

@@ -127,7 +127,7 @@ pub struct ReadConcern {
     pub level: Option<String>,
 }
 
-/// Reads an optional field whose type also occurs among arguments.
+/// Reads an optional field of a type that arguments can have as well.
 fn argument<'de, D: Deserializer<'de>, T: Argument>(deserializer: D) -> Result<Option<T>, D::Error> {
     let value = Value::deserialize(deserializer)?;
     T::read(&value).map(Some).ok_or_else(|| D::Error::custom(format!("{value} has another type")))

@@ -103,7 +103,7 @@ impl Fault {
     }
 
     /// Classifies the error of an attempt for which a server had been selected. `is_connection_reusable` says whether
-    /// the connection is reusable afterwards. If it is, a command that broke the protocol was not sent.
+    /// the connection is reusable afterwards. If it is reusable after a wire protocol error, the command was not sent.
     pub fn of_error(error: &OperationError, is_connection_reusable: bool) -> Self {
         let kind = match error {
             OperationError::Command(failure) => match failure {

@@ -114,7 +114,7 @@ impl Retries {
 
     /// Decides on the next step after a failed attempt.
     ///
-    /// `labels` are the error's labels with the client's additions, such as
+    /// `labels` are the error's labels, including the labels that the client adds. In an explicit session, they come from
     /// [`Consequence::labels`](super::explicit::Consequence). `is_sharded` says whether the deployment is a sharded
     /// cluster, where a retry always avoids the failed server. `random` is a number from 0 up to 1, and `left` is the
     /// rest of the operation's time limit.

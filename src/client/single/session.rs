@@ -251,8 +251,8 @@ impl Session {
     /// Runs `body` in a transaction and commits it. Repeats `body` and the commit if the labels of their errors allow
     /// it, for at most 120 seconds, or `defaultTimeoutMS` or `timeoutMS` if set (Convenient API for Transactions).
     ///
-    /// `body` gets this session, and runs its operations with the session. `body` may run several times, so it should
-    /// have no other effects that must not be repeated. If it returns an error, the transaction is aborted.
+    /// `body` gets this session, and runs its operations with the session. `body` may run several times, so any other
+    /// effects should be safe to repeat. If it returns an error, the transaction is aborted.
     ///
     /// `body` must return the error of each command, and must not continue after an error: the error may have aborted
     /// the transaction on the server. [`client::Session::with_transaction`](crate::client::Session::with_transaction)

@@ -336,7 +336,8 @@ fn name_and_password(credential: &Credential) -> Result<(&str, &Secret), Invalid
     }
 }
 
-/// Returns the password for PLAIN, whose message separates its parts with zero bytes.
+/// Returns the password for PLAIN. Refuses a username or password with a zero byte, because zero bytes separate the parts
+/// of PLAIN's message.
 fn plain_password(credential: &Credential) -> Result<Secret, InvalidOption> {
     let (username, password) = name_and_password(credential)?;
     for (option, text) in [("username", username), ("password", password.reveal())] {

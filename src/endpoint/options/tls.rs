@@ -88,8 +88,8 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// | nothing, and the certificate demands it (Must-Staple, RFC 7633) | refuses |
 /// | nothing | asks the responders that the certificate names |
 ///
-/// wharf asks up to four responders at once, in plain HTTP, if the server staples no response, or a response that says
-/// "unknown". The first valid response that says "good" or "revoked" counts, and is kept until it expires. Responders
+/// If the server staples no response, or staples a response that says "unknown", wharf asks up to four responders at
+/// once, in plain HTTP. The first valid response that says "good" or "revoked" counts, and is kept until it expires. Responders
 /// get five seconds, and at most half of the time that `connectTimeoutMS` leaves. If no responder answers in that time,
 /// wharf connects, and does not ask again for a minute. wharf asks no responder without the feature `ocsp`, with
 /// [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or if connections go through a proxy,

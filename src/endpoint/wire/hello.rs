@@ -355,7 +355,8 @@ const KEPT_DOCUMENT: usize = 16 * 1024;
 const KEPT_ELEMENT: usize = 256;
 
 /// The maximum number of compressor or mechanism names that are read, and the maximum length of each, in bytes. Servers
-/// support a handful of each. Without these limits, a hello of short names would take ten times its own length.
+/// support a handful of each. Without these limits, the names in a hello could take ten times as much memory as the hello
+/// itself, if they are short.
 const MOST_NAMES: usize = 32;
 const LONGEST_NAME: usize = 64;
 

@@ -36,8 +36,8 @@ pub(super) struct Slot<C> {
     link: AtomicU64,
     /// Written by the owner. Any thread may interrupt the connection, which sets `interrupted` and clears `watched`.
     stamp: AtomicU64,
-    /// When the connection last became available, in nanoseconds since the pool's epoch; during a timed use, when the
-    /// use began, on the environment's stopwatch. Written by the owner.
+    /// When the connection last became available, in nanoseconds since the pool's epoch. During a timed use, it
+    /// is the start of the use instead, on the environment's stopwatch. Written by the owner.
     since: AtomicU64,
     /// The count of the slot's uses. Written by the owner.
     tally: Tally,

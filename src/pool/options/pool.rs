@@ -252,7 +252,7 @@ impl OptionNumber for Duration {
     }
 }
 
-/// All values are equal, so that options compare equal if their values do, however they were set.
+/// All values of this type are equal. So options are equal if their values are equal, however they were set.
 impl PartialEq for Specified {
     fn eq(&self, _: &Self) -> bool {
         true

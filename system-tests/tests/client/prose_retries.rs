@@ -51,7 +51,7 @@ fn one_connection(mut options: Options) -> Options {
     options
 }
 
-/// Sets the fail point of commands on a member, even from within a runtime.
+/// Sets the fail point `failCommand` on the primary. May also be called within a runtime.
 fn fail(set: &ReplicaSet, mode: &RawDocument, data: &RawDocument) {
     let command = rawdoc! { "configureFailPoint": "failCommand", "mode": mode.to_owned(), "data": data.to_owned() };
     let run = || set.command(set.primary().unwrap().unwrap(), "admin", &command).unwrap();

@@ -79,7 +79,7 @@ async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_cod
         (13436, true, false),
         (10107, true, false),
         (13435, true, false),
-        // An old error that no specification retries.
+        // An old error code that no specification counts as retryable.
         (10058, false, false),
         // The server lost its connection to another server.
         (6, true, true),

@@ -87,7 +87,7 @@ fn code(file: &Path) -> String {
     lines[..end].join("\n")
 }
 
-/// A path in the code: of an import, or in an expression.
+/// A path in the code, either in an import or in an expression.
 struct Named {
     segments: Vec<String>,
     is_export: bool,

@@ -71,8 +71,8 @@ impl<O: Observation> Handled for Observed<O> {
 
 /// Opens dummies for a pool with or without metrics.
 ///
-/// The two pools that are compared for their metrics each have an opener that no other subject uses. So each is
-/// compiled for a single user, and the compiler has the same reasons to inline in both.
+/// A pool with metrics is compared with a pool without metrics, and each has an opener that no other subject uses. So each
+/// is compiled for a single user, and the compiler has the same reasons to inline in both.
 #[derive(Default)]
 pub struct Alone<const METERED: bool>;
 

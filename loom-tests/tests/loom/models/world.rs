@@ -341,8 +341,8 @@ pub fn check_out(pool: &Arc<Pool>, idle: Idle<World>) -> Leased {
     used(idle.check_out(pool.check_out_started()))
 }
 
-/// Checks out on the hit path, as a `CheckOut` does. If the environment does not listen, the drop of any lease checks
-/// in on the hit path.
+/// Checks out on the hit path, as a `CheckOut` does. If the environment does not listen to events, dropping any lease
+/// checks its connection in on the hit path.
 pub fn hit(pool: &Arc<Pool>) -> Option<Leased> {
     pool.note_and_try_hit().map(|hit| used(hit.begin()))
 }

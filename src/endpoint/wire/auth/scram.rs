@@ -7,7 +7,7 @@
 //! 2. a [`Challenge`], with the salt and the iterations from which the [`Keys`] are derived. Answering it returns
 //! 3. the client's final message, and the [`Verification`] that the server's final message must pass.
 //!
-//! Both sides prove that they know the password: the last step refuses a server that does not.
+//! Both sides prove that they know the password: the last step refuses a server that does not prove it.
 //!
 //! ```
 //! use wharf::unstable::wire::auth::scram::{ClientFirst, Hash, Keys, prepare_password};

@@ -58,7 +58,7 @@ impl Parking {
     ///
     /// # Safety
     ///
-    /// The caller is the waiter, and the parking is the waiter's (INV-4).
+    /// The caller is the waiter, and the parking belongs to the waiter (INV-4).
     #[inline]
     pub(super) unsafe fn park(&self, parked: &mut WaiterSide, waker: Waker) {
         let task = Contained::new(waker);
