@@ -259,29 +259,29 @@ pub(super) fn decode<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Resul
     }
 }
 
-/// Reads any document with bson's deserializer. It tracks the path of each field even if none fails: a second deserializer,
-/// for errors alone, would be compiled for each of the application's types.
+/// Reads any document with bson's deserializer.
 #[cold]
 fn decode_unusual<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Result<T, String> {
     if nesting::is_too_deep(document) {
         return Err(format!("it is nested in more than {} levels", nesting::MOST_LEVELS));
     }
-    let deserializer =
-        bson::RawDeserializer::new(document.as_bytes()).map_err(|error| explain(document, ".", &error))?;
-    serde_path_to_error::deserialize(deserializer)
-        .map_err(|failed| explain(document, &failed.path().to_string(), failed.inner()))
+    bson::deserialize_from_slice(document.as_bytes()).map_err(|error| explain::<T>(document, &error))
 }
 
-/// Returns the reason of an error, with the path of the field that failed and the document's `_id`.
-fn explain(document: &RawDocument, path: &str, error: &bson::error::Error) -> String {
+/// Reads the document again, to find the path of the field that fails.
+#[cold]
+fn explain<'d, T: Deserialize<'d>>(document: &'d RawDocument, error: &bson::error::Error) -> String {
     let reason = error.message.clone().unwrap_or_else(|| error.to_string());
+    let failed = bson::RawDeserializer::new(document.as_bytes())
+        .ok()
+        .and_then(|deserializer| serde_path_to_error::deserialize::<_, T>(deserializer).err());
     let of = match document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()) {
         Some(id) => format!(" of the document with _id {}", Printable(id)),
         None => String::new(),
     };
-    match path {
-        "." => format!("{}{of}", PrintableError(reason)),
-        path => format!("field {}{of}: {}", Printable(path), PrintableError(reason)),
+    match failed.map(|failed| failed.path().to_string()).filter(|path| path != ".") {
+        Some(path) => format!("field {}{of}: {}", Printable(path), PrintableError(reason)),
+        None => format!("{}{of}", PrintableError(reason)),
     }
 }
 
