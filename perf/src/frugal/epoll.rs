@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use bson::oid::ObjectId;
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -205,7 +206,7 @@ impl Server {
             }
             b"insert" | b"update" => &mut self.written,
             b"find" => {
-                let id = body(request)?.get_document("filter")?.get_object_id("_id")?;
+                let Some(id) = body(request).and_then(asked_for) else { return Ok(false) };
                 self.found.reply[self.found.id.clone()].copy_from_slice(&id.bytes());
                 &mut self.found.reply
             }
@@ -238,10 +239,15 @@ fn name(request: &[u8]) -> &[u8] {
     &key[..key.iter().position(|&byte| byte == 0).unwrap_or(0)]
 }
 
-/// Returns the body, which other sections may follow.
-fn body(request: &[u8]) -> Result<&RawDocument, Failure> {
-    let end = BEFORE_BODY + usize::try_from(field(request, BEFORE_BODY))?;
-    Ok(RawDocument::from_bytes(request.get(BEFORE_BODY..end).ok_or("the body is longer than its message")?)?)
+/// Returns the body, which other sections may follow, or `None` if it is malformed.
+fn body(request: &[u8]) -> Option<&RawDocument> {
+    let end = BEFORE_BODY + usize::try_from(field(request, BEFORE_BODY)).ok()?;
+    RawDocument::from_bytes(request.get(BEFORE_BODY..end)?).ok()
+}
+
+/// Returns the `_id` that a query asks for.
+fn asked_for(find: &RawDocument) -> Option<ObjectId> {
+    find.get_document("filter").ok()?.get_object_id("_id").ok()
 }
 
 /// Returns the length of the message, if it is complete.
