@@ -3,6 +3,8 @@
 use crate::client::session::SessionError;
 use std::marker::PhantomData;
 
+#[cfg(feature = "gridfs")]
+use bson::{Document, RawDocument};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -109,18 +111,40 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
         FindOne { request: self.request, document: PhantomData }
     }
 
-    fn send(mut self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
+    fn ready(mut self) -> Result<Ready<'c>, ClientError> {
+        self.request.body.add("limit", &1);
+        self.request.body.add("singleBatch", &true);
+        self.request.ready(false)
+    }
+
+    /// Sends the query, with a limit that is already running. Returns the document without serde: with it, each user of
+    /// this library would compile bson's deserializer, a fifth of the library.
+    #[cfg(feature = "gridfs")]
+    pub(in crate::client) fn document(
+        mut self,
+        limit: Limit,
+    ) -> impl Future<Output = Result<Option<Document>, ClientError>> + Send {
+        self.request.start(limit);
+        let reply = self.ready().map(Ready::read);
+        async move { first_of_batch("find", &reply?.await?)?.map(document_of).transpose() }
+    }
+
+    fn send(self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
     where
         T: DeserializeOwned + 'c,
     {
-        self.request.body.add("limit", &1);
-        self.request.body.add("singleBatch", &true);
-        let reply = self.request.ready(false).map(Ready::read);
+        let reply = self.ready().map(Ready::read);
         async move {
             let reply = reply?.await?;
             first_of_batch("find", &reply)?.map(read).transpose()
         }
     }
+}
+
+/// Returns a copy of a document.
+#[cfg(feature = "gridfs")]
+pub(in crate::client) fn document_of(document: &RawDocument) -> Result<Document, ClientError> {
+    Document::try_from(document).map_err(|error| ClientError::unreadable("find", error.to_string()))
 }
 
 builder!(FindOne<T> => Option<T>, read_preference, read_concern);

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, doc};
 
-use super::super::collection::Call;
+use super::super::collection::{Call, document_of};
 use super::super::error::ClientError;
 use super::super::session::SessionError;
 use super::super::{AnyClient, Client};
@@ -74,10 +74,10 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
             Change::DeleteByName(name) => {
                 let named = files.find(doc! { "filename": &name }).projection(doc! { "_id": 1 });
                 // A secondary may not have a newly stored file yet.
-                let mut named = named.read_preference(&PRIMARY).typed::<Document>().begin(limit).await?;
+                let mut named = named.read_preference(&PRIMARY).begin(limit).await?;
                 let mut ids = Vec::new();
-                while let Some(mut file) = named.next().await? {
-                    ids.extend(file.remove("_id"));
+                while let Some(file) = named.next_document().await? {
+                    ids.extend(document_of(file)?.remove("_id"));
                 }
                 let found = !ids.is_empty();
                 if found {

@@ -45,7 +45,7 @@ pub struct OpenDownloadStream<'b, C = Client> {
 impl<C: AnyClient> OpenDownloadStream<'_, C> {
     async fn send(self, limit: Limit) -> Result<GridFsDownloadStream<C>, ClientError> {
         let Self { bucket, id, .. } = self;
-        match bucket.files().find_one(doc! { "_id": &id }).begin(limit).await? {
+        match bucket.files().find_one(doc! { "_id": &id }).document(limit).await? {
             Some(file) => GridFsDownloadStream::new(bucket.clone(), file, limit),
             None => Err(bucket.error(with_id(&id), GridFsProblem::NotFound)),
         }
@@ -79,10 +79,10 @@ impl<C: AnyClient> OpenDownloadStreamByName<'_, C> {
         let (order, skip) = if revision < 0 { (-1, !revision) } else { (1, revision) };
         let named = || bucket.files().find_one(doc! { "filename": &filename });
         let found = named().sort(doc! { "uploadDate": order }).skip(skip.unsigned_abs().into());
-        if let Some(file) = found.begin(limit).await? {
+        if let Some(file) = found.document(limit).await? {
             return GridFsDownloadStream::new(bucket.clone(), file, limit);
         }
-        let has_others = skip > 0 && named().begin(limit).await?.is_some();
+        let has_others = skip > 0 && named().document(limit).await?.is_some();
         let problem = if has_others { GridFsProblem::NoRevision { revision } } else { GridFsProblem::NotFound };
         Err(bucket.error(with_name(&filename), problem))
     }
@@ -131,7 +131,8 @@ enum Source {
 }
 
 impl<C: AnyClient> GridFsDownloadStream<C> {
-    fn new(bucket: GridFsBucket<C>, file: FilesCollectionDocument, limit: Limit) -> Result<Self, ClientError> {
+    fn new(bucket: GridFsBucket<C>, file: Document, limit: Limit) -> Result<Self, ClientError> {
+        let file = FilesCollectionDocument::of(file).map_err(|reason| ClientError::unreadable("find", reason))?;
         if file.length > 0 && file.chunk_size_bytes == 0 {
             return Err(ClientError::unreadable("find", "the chunkSize of a file that is not empty is 0"));
         }

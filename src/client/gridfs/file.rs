@@ -30,7 +30,7 @@ impl<'de> Deserialize<'de> for FilesCollectionDocument {
 }
 
 impl FilesCollectionDocument {
-    fn of(mut file: Document) -> Result<Self, String> {
+    pub(super) fn of(mut file: Document) -> Result<Self, String> {
         let id = file.remove("_id").ok_or("a file has no _id")?;
         let length = number(&mut file, "length")?;
         let chunk_size_bytes = number(&mut file, "chunkSize")?;

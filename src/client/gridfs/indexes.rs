@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bson::{Bson, Document, doc};
 
-use super::super::collection::{Call, IndexModel};
+use super::super::collection::{Call, IndexModel, document_of};
 use super::super::error::ClientError;
 use super::super::{AnyClient, Collection};
 use super::GridFsBucket;
@@ -22,7 +22,7 @@ impl<C: AnyClient> GridFsBucket<C> {
             return Ok(());
         }
         let any = self.files().find_one(doc! {}).projection(doc! { "_id": 1 }).read_preference(&PRIMARY);
-        if any.typed::<Document>().begin(limit).await?.is_none() {
+        if any.document(limit).await?.is_none() {
             let by_name = doc! { "filename": 1, "uploadDate": 1 };
             ensure(self.files(), by_name.clone(), IndexModel::new(&by_name), limit).await?;
             let by_number = doc! { "files_id": 1, "n": 1 };
@@ -44,8 +44,9 @@ async fn ensure<T, C: AnyClient>(
     let exists = match collection.list_indexes().begin(limit).await {
         Ok(mut indexes) => {
             let mut exists = false;
-            while let Some(index) = indexes.next().await? {
-                exists |= is_same(&index.keys, &keys);
+            while let Some(index) = indexes.next_document().await? {
+                let keys_of = document_of(index)?.remove("key");
+                exists |= keys_of.is_some_and(|of| of.as_document().is_some_and(|of| is_same(of, &keys)));
             }
             exists
         }
