@@ -336,3 +336,12 @@ impl<T> fmt::Debug for Cursor<T> {
 pub(crate) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, ClientError> {
     super::typed::decode(document).map_err(unreadable)
 }
+
+/// Reads one of the library's own documents, without serde.
+#[cfg(feature = "gridfs")]
+pub(crate) fn convert<T, E: fmt::Display>(
+    document: &RawDocument,
+    of: impl FnOnce(bson::Document) -> Result<T, E>,
+) -> Result<T, ClientError> {
+    super::typed::convert(document, of).map_err(unreadable)
+}

@@ -9,6 +9,8 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::time::Duration;
 
+#[cfg(feature = "gridfs")]
+use bson::Document;
 use bson::{Bson, RawDocument, RawDocumentBuf, serialize_to_buffer};
 use serde::de::{Deserialize, DeserializeOwned};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -262,9 +264,7 @@ pub(super) fn decode<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Resul
 /// Reads any document with bson's deserializer.
 #[cold]
 fn decode_unusual<'d, T: Deserialize<'d>>(document: &'d RawDocument) -> Result<T, String> {
-    if nesting::is_too_deep(document) {
-        return Err(format!("it is nested in more than {} levels", nesting::MOST_LEVELS));
-    }
+    check_nesting(document)?;
     bson::deserialize_from_slice(document.as_bytes()).map_err(|error| explain::<T>(document, &error))
 }
 
@@ -275,13 +275,38 @@ fn explain<'d, T: Deserialize<'d>>(document: &'d RawDocument, error: &bson::erro
     let failed = bson::RawDeserializer::new(document.as_bytes())
         .ok()
         .and_then(|deserializer| serde_path_to_error::deserialize::<_, T>(deserializer).err());
-    let of = match document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()) {
-        Some(id) => format!(" of the document with _id {}", Printable(id)),
-        None => String::new(),
-    };
+    let of = of_document(document);
     match failed.map(|failed| failed.path().to_string()).filter(|path| path != ".") {
         Some(path) => format!("field {}{of}: {}", Printable(path), PrintableError(reason)),
         None => format!("{}{of}", PrintableError(reason)),
+    }
+}
+
+/// Reads one of the library's own documents. With serde, each user of the library would compile bson's deserializer, a fifth
+/// of the library.
+#[cfg(feature = "gridfs")]
+pub(super) fn convert<T, E: fmt::Display>(
+    document: &RawDocument,
+    of: impl FnOnce(Document) -> Result<T, E>,
+) -> Result<T, String> {
+    check_nesting(document)?;
+    let converted = Document::try_from(document).map_err(|error| error.to_string());
+    let read = converted.and_then(|document| of(document).map_err(|error| error.to_string()));
+    read.map_err(|reason| format!("{}{}", PrintableError(reason), of_document(document)))
+}
+
+fn check_nesting(document: &RawDocument) -> Result<(), String> {
+    match nesting::is_too_deep(document) {
+        true => Err(format!("it is nested in more than {} levels", nesting::MOST_LEVELS)),
+        false => Ok(()),
+    }
+}
+
+/// Names a document by its `_id`, if it has one, to follow a reason.
+fn of_document(document: &RawDocument) -> String {
+    match document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()) {
+        Some(id) => format!(" of the document with _id {}", Printable(id)),
+        None => String::new(),
     }
 }
 

@@ -4,7 +4,7 @@ use crate::client::session::SessionError;
 use std::marker::PhantomData;
 
 #[cfg(feature = "gridfs")]
-use bson::{Document, RawDocument};
+use bson::{RawDocument, RawDocumentBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -117,16 +117,15 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
         self.request.ready(false)
     }
 
-    /// Sends the query, with a limit that is already running. Returns the document without serde: with it, each user of
-    /// this library would compile bson's deserializer, a fifth of the library.
+    /// Sends the query, with a limit that is already running. Returns the document as the server sent it.
     #[cfg(feature = "gridfs")]
     pub(in crate::client) fn document(
         mut self,
         limit: Limit,
-    ) -> impl Future<Output = Result<Option<Document>, ClientError>> + Send {
+    ) -> impl Future<Output = Result<Option<RawDocumentBuf>, ClientError>> + Send {
         self.request.start(limit);
         let reply = self.ready().map(Ready::read);
-        async move { first_of_batch("find", &reply?.await?)?.map(document_of).transpose() }
+        async move { Ok(first_of_batch("find", &reply?.await?)?.map(RawDocument::to_owned)) }
     }
 
     fn send(self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
@@ -139,12 +138,6 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
             first_of_batch("find", &reply)?.map(read).transpose()
         }
     }
-}
-
-/// Returns a copy of a document.
-#[cfg(feature = "gridfs")]
-pub(in crate::client) fn document_of(document: &RawDocument) -> Result<Document, ClientError> {
-    Document::try_from(document).map_err(|error| ClientError::unreadable("find", error.to_string()))
 }
 
 builder!(FindOne<T> => Option<T>, read_preference, read_concern);

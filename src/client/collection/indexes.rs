@@ -238,7 +238,7 @@ impl<'de> Deserialize<'de> for IndexSpecification {
 }
 
 impl IndexSpecification {
-    pub(super) fn of(mut index: Document) -> Result<Self, &'static str> {
+    pub(in crate::client) fn of(mut index: Document) -> Result<Self, &'static str> {
         let Some(Bson::String(name)) = index.remove("name") else { return Err("an index has no text in name") };
         let Some(Bson::Document(keys)) = index.remove("key") else { return Err("an index has no document in key") };
         Ok(Self { name, keys, options: index })

@@ -53,8 +53,6 @@ pub use self::client_bulk::{
 };
 pub use self::commands::{RunCommand, RunCursorCommand};
 pub(super) use self::fields::{Fields, Shape, refused};
-#[cfg(feature = "gridfs")]
-pub(super) use self::find::document_of;
 pub use self::find::{Find, FindOne};
 pub use self::indexes::{
     CreateIndex, CreateIndexes, DropIndexes, IndexModel, IndexSpecification, ListIndexNames, ListIndexes,

@@ -1,10 +1,12 @@
 //! Files that are deleted or renamed, and buckets that are dropped.
 
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
 use bson::{Bson, doc};
 
-use super::super::collection::{Call, document_of};
+use super::super::collection::Call;
+use super::super::cursor::convert;
 use super::super::error::ClientError;
 use super::super::session::SessionError;
 use super::super::{AnyClient, Client};
@@ -77,7 +79,7 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
                 let mut named = named.read_preference(&PRIMARY).begin(limit).await?;
                 let mut ids = Vec::new();
                 while let Some(file) = named.next_document().await? {
-                    ids.extend(document_of(file)?.remove("_id"));
+                    ids.extend(convert(file, |mut file| Ok::<_, Infallible>(file.remove("_id")))?);
                 }
                 let found = !ids.is_empty();
                 if found {

@@ -6,11 +6,11 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, RawDocument, doc};
 use tokio::io::{AsyncBufRead, AsyncRead, ReadBuf};
 
 use super::super::collection::Call;
-use super::super::cursor::{Cursor, DocumentRange};
+use super::super::cursor::{Cursor, DocumentRange, convert};
 use super::super::error::ClientError;
 use super::super::session::SessionError;
 use super::super::{AnyClient, Client};
@@ -46,7 +46,7 @@ impl<C: AnyClient> OpenDownloadStream<'_, C> {
     async fn send(self, limit: Limit) -> Result<GridFsDownloadStream<C>, ClientError> {
         let Self { bucket, id, .. } = self;
         match bucket.files().find_one(doc! { "_id": &id }).document(limit).await? {
-            Some(file) => GridFsDownloadStream::new(bucket.clone(), file, limit),
+            Some(file) => GridFsDownloadStream::new(bucket.clone(), &file, limit),
             None => Err(bucket.error(with_id(&id), GridFsProblem::NotFound)),
         }
     }
@@ -80,7 +80,7 @@ impl<C: AnyClient> OpenDownloadStreamByName<'_, C> {
         let named = || bucket.files().find_one(doc! { "filename": &filename });
         let found = named().sort(doc! { "uploadDate": order }).skip(skip.unsigned_abs().into());
         if let Some(file) = found.document(limit).await? {
-            return GridFsDownloadStream::new(bucket.clone(), file, limit);
+            return GridFsDownloadStream::new(bucket.clone(), &file, limit);
         }
         let has_others = skip > 0 && named().document(limit).await?.is_some();
         let problem = if has_others { GridFsProblem::NoRevision { revision } } else { GridFsProblem::NotFound };
@@ -131,8 +131,8 @@ enum Source {
 }
 
 impl<C: AnyClient> GridFsDownloadStream<C> {
-    fn new(bucket: GridFsBucket<C>, file: Document, limit: Limit) -> Result<Self, ClientError> {
-        let file = FilesCollectionDocument::of(file).map_err(|reason| ClientError::unreadable("find", reason))?;
+    fn new(bucket: GridFsBucket<C>, file: &RawDocument, limit: Limit) -> Result<Self, ClientError> {
+        let file = convert(file, FilesCollectionDocument::of)?;
         if file.length > 0 && file.chunk_size_bytes == 0 {
             return Err(ClientError::unreadable("find", "the chunkSize of a file that is not empty is 0"));
         }

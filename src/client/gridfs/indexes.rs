@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use bson::{Bson, Document, doc};
 
-use super::super::collection::{Call, IndexModel, document_of};
+use super::super::collection::{Call, IndexModel, IndexSpecification};
+use super::super::cursor::convert;
 use super::super::error::ClientError;
 use super::super::{AnyClient, Collection};
 use super::GridFsBucket;
@@ -45,8 +46,7 @@ async fn ensure<T, C: AnyClient>(
         Ok(mut indexes) => {
             let mut exists = false;
             while let Some(index) = indexes.next_document().await? {
-                let keys_of = document_of(index)?.remove("key");
-                exists |= keys_of.is_some_and(|of| of.as_document().is_some_and(|of| is_same(of, &keys)));
+                exists |= is_same(&convert(index, IndexSpecification::of)?.keys, &keys);
             }
             exists
         }

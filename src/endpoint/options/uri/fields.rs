@@ -287,7 +287,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::endpoint::options::Compressor;
     use crate::pool::options::CheckBeforeUse;
 
     fn read(map: Json) -> Result<Options, String> {
@@ -403,10 +402,8 @@ mod tests {
             (of("connectTimeoutMS", json!("5s")), "connectTimeoutMS must be 0 (no limit) to 2147483647, got \"5s\""),
             (of("appName", json!({ "a": 1 })), "appName must be at most 128 bytes, got a map"),
             (of("retryReads", json!("on")), "retryReads must be true or false, got \"on\""),
-            (
-                of("compressors", json!("lz4")),
-                &*format!("compressors must be {}, got \"lz4\"", Compressor::available()),
-            ),
+            #[cfg(all(feature = "snappy", feature = "zlib", feature = "zstd"))]
+            (of("compressors", json!("lz4")), "compressors must be one of snappy, zlib, zstd, got \"lz4\""),
             (of("tlsMinVersion", json!("1.1")), "tlsMinVersion must be 1.2 or 1.3, got \"1.1\""),
             (of("serverApi", json!("2")), "serverApi must have the version 1, got 2"),
             (
