@@ -116,7 +116,7 @@ async fn read_that_no_server_matches_fails_as_the_guide_says() {
 
 #[tokio::test]
 async fn pool_of_own_connections_asks_a_server() {
-    let listener = tokio::net::TcpListener::bind("localhost:0").await.unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let pool = own::open(&listener.local_addr().unwrap().to_string()).unwrap();
     let echo = async {
         let (mut stream, _) = listener.accept().await.unwrap();
