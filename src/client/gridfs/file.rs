@@ -79,7 +79,9 @@ fn number<N: TryFrom<i64>>(file: &mut Document, field: &str) -> Result<N, String
 mod tests {
     use bson::doc;
 
+    use super::super::super::cursor::convert;
     use super::*;
+    use crate::endpoint::wire::nesting::MOST_LEVELS;
 
     fn file(length: impl Into<Bson>, chunk_size: impl Into<Bson>) -> Document {
         doc! { "_id": 1, "length": length.into(), "chunkSize": chunk_size.into(), "uploadDate": DateTime::MIN }
@@ -118,5 +120,23 @@ mod tests {
         let file = FilesCollectionDocument::of(old).unwrap();
         assert_eq!((file.filename, file.metadata), (None, None));
         assert_eq!(file.other, doc! { "md5": "x", "contentType": "text/plain", "aliases": ["a"] });
+    }
+
+    #[test]
+    fn error_names_the_document_and_deep_documents_are_refused() {
+        let read = |file: Document| {
+            let file = bson::RawDocumentBuf::try_from(&file).unwrap();
+            convert(&file, FilesCollectionDocument::of).map_err(|error| error.to_string())
+        };
+        let mut named = file(1, Bson::Null);
+        named.insert("_id", 7);
+        let error = read(named).unwrap_err();
+        assert!(error.contains("a file has no length in chunkSize of the document with _id 7"), "{error}");
+
+        let deep = (0..MOST_LEVELS).fold(doc! {}, |inner, _| doc! { "a": inner });
+        let mut nested = file(1, 4);
+        nested.insert("metadata", deep);
+        let error = read(nested).unwrap_err();
+        assert!(error.contains("nested in more than"), "{error}");
     }
 }
