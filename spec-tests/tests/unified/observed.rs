@@ -209,14 +209,13 @@ impl ObservedClient {
         let (spans, tracing) = Exported::of(entity.observe_tracing.as_ref());
         subscribers.tracing = tracing;
         let subscribes_to_topology = observed.iter().any(|kind| kind.is_sdam());
-        let observed_kinds_are_of_commands = observed.iter().all(|kind| kind.is_command());
         let client = Client::new(which, options, subscribers);
         let client = client.map_err(|error| Stop::Broken(format!("{uri}: {error}")))?;
         let observes_topology = subscribes_to_topology || !observes_logs_of.is_empty();
         let connects_late = which == Which::Single && observes_topology;
         let observed = Self { client, events, topology_id, observes_logs_of, spans, connects_late };
         // In the specification, creating a client starts its monitors. In wharf, the first use of the client does.
-        if which == Which::Pooled && (!observed_kinds_are_of_commands || observes_topology) {
+        if which == Which::Pooled {
             let client = observed.client.clone();
             tokio::spawn(async move { client.connect().await });
         }
