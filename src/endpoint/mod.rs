@@ -390,15 +390,13 @@ impl Endpoint {
         Ok((connection, took))
     }
 
-    /// Returns how long one command of a pooled connection's handshake may take (CSOT, "Server Selection" and
-    /// "Background Connection Pooling").
+    /// Returns how long one command of a handshake in the background may take (CSOT, "Background Connection Pooling").
     ///
-    /// `timeoutMS` does not limit a connection that is opened for a check-out, because the opening outlives the
-    /// check-out.
-    fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeoutError> {
+    /// For a check-out, only `connectTimeoutMS` counts: the opening outlives the check-out, and so the timeout of its
+    /// operation.
+    fn limit_of_each_background_command(&self) -> Option<ConnectTimeoutError> {
         let (limit, option) = match self.options.timeout {
-            Some(timeout) if in_background => (timeout, "timeoutMS"),
-            Some(_) => return None,
+            Some(timeout) => (timeout, "timeoutMS"),
             None => (self.options.socket_timeout, "socketTimeoutMS"),
         };
         (!limit.is_zero()).then_some(ConnectTimeoutError { limit, option })
@@ -444,12 +442,12 @@ impl Establish for Endpoint {
 
     async fn establish(&self, connecting: Establishing) -> Result<EndpointConnection, EstablishError> {
         let terms = self.observer.as_ref().map_or_else(|| Ok(Terms::default()), |observer| observer.terms())?;
-        let each_command = || self.limit_of_each_command(connecting.is_in_background());
+        let is_limited = connecting.is_in_background() && !terms.is_check;
         let identify = |service_id| connecting.identify(service_id);
         let context = OpenContext {
             connection_id: connecting.connection_id(),
             generation: connecting.generation(),
-            each_command: if terms.is_check { None } else { each_command() },
+            each_command: if is_limited { self.limit_of_each_background_command() } else { None },
             identify: if connecting.is_load_balanced() { Some(&identify) } else { None },
             stages: Stages::of(&connecting),
             terms,

@@ -71,11 +71,12 @@ pub struct Options {
     /// `connectTimeoutMS`: how long opening a connection may take, from resolving the server's name to the end of
     /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
-    /// Each command of the handshake and of authentication also has a limit (CSOT, "Background Connection Pooling").
-    /// For a connection that is opened to reach `minPoolSize`, that limit is [`timeout`](Self#structfield.timeout), or
-    /// else [`socket_timeout`](Self#structfield.socket_timeout). `timeout` does not limit the opening for a check-out:
-    /// the connection serves the pool rather than one operation, so it is opened even if the operation runs out of
-    /// time. The [guide](crate::guide::time_limits) has a table of all limits.
+    /// For a connection that is opened to reach `minPoolSize`, each command of the handshake and of authentication also
+    /// has a limit: [`timeout`](Self#structfield.timeout), or else
+    /// [`socket_timeout`](Self#structfield.socket_timeout) (CSOT, "Background Connection Pooling"). Neither limits the
+    /// opening for a check-out, which is a departure from CSOT, "Server Selection": the connection serves the pool
+    /// rather than one operation, so it is opened even if the operation runs out of time. The
+    /// [guide](crate::guide::time_limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.

@@ -140,7 +140,7 @@ async fn background_handshake_applies_the_timeout_to_each_command() {
 
 /// A departure from CSOT, "Server Selection": see `Options::connect_timeout`.
 #[tokio::test]
-async fn establishment_for_a_check_out_outlives_its_timeout() {
+async fn establishment_for_a_check_out_outlives_the_limits_of_operations() {
     let server = start().await;
     block_hello(&server, 100).await;
     let pool = pool_of(options(&server.address()).timeout(Duration::from_millis(10)));
@@ -152,6 +152,8 @@ async fn establishment_for_a_check_out_outlives_its_timeout() {
         }
     };
     tokio::time::timeout(AGES, available).await.expect("the establishment was given up");
+    let pool = pool_of(options(&server.address()).socket_timeout(Duration::from_millis(10)));
+    pool.check_out().await.expect("socketTimeoutMS does not limit the handshake for a check-out");
 }
 
 #[tokio::test]
