@@ -2,7 +2,7 @@
 //!
 //! One attempt selects a server, checks a connection out, appends the session's fields, runs the command, and records
 //! the outcome. Operations (`run.rs`), commands of cursors (`cursor/server_cursor.rs`), and commits and aborts
-//! (`session/ending.rs`) supply the differences: they implement [`Attempted`]. A blocking client runs the same futures.
+//! (`session_handle/ending.rs`) supply the differences: they implement [`Attempted`]. A blocking client runs the same futures.
 //!
 //! # What is repeated
 //!

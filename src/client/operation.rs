@@ -18,11 +18,12 @@ use crate::endpoint::{Command, OutgoingSequence};
 /// | made by | server | retried after a network error or a change of the primary | added by the client |
 /// | --- | --- | --- | --- |
 /// | [`Operation::new`] | the primary, or the read preference of the operation | no | |
-/// | [`Operation::read`] | by the read preference of the operation, or else of the options | once, unless `retryReads=false` | `readConcern` of the options, to `aggregate`, `count`, `distinct` and `find`; `writeConcern`, to an `aggregate` with `$out` or `$merge` |
-/// | [`Operation::write`] | one that accepts writes | once, unless `retryWrites=false`, if each statement concerns one document | `writeConcern` of the options |
+/// | [`Operation::read`] | by the read preference of the operation, or else of the options | once, or with `timeoutMS` until the time is up, unless `retryReads=false` | `readConcern` of the options, to `aggregate`, `count`, `distinct` and `find`; `writeConcern`, to an `aggregate` with `$out` or `$merge` |
+/// | [`Operation::write`] | one that accepts writes | the same, unless `retryWrites=false`, if each statement concerns one document | `writeConcern` of the options |
 ///
-/// An operation can always be retried if it is not sent because its connection was lost, or if the server refuses it with
-/// the label `RetryableError`.
+/// Any operation is retried if it was not sent because its connection had been lost while idle, except in a transaction.
+/// It is also retried, unless retries are off, if the server refuses it because of an overload (the labels
+/// `SystemOverloadedError` and `RetryableError`).
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is run"]
 pub struct Operation<'a> {

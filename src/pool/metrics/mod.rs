@@ -83,8 +83,8 @@ pub struct PoolMetrics {
     /// How many connections in use or being established were interrupted, because the pool or their service was cleared
     /// with `interruptInUseConnections`, or because the pool was closed while they were being established.
     pub interruptions: u64,
-    /// How often [`Pool::run`](crate::Pool::run) or [`run_command`](crate::Pool::run_command) took another connection
-    /// because the first was lost before anything was sent on it.
+    /// How often [`Pool::run`](crate::Pool::run), [`run_command`](crate::Pool::run_command) or an operation of a client
+    /// took another connection because the first was lost before anything was sent on it.
     pub retries: u64,
 }
 
