@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -20,8 +21,9 @@ use crate::pool::runtime::{Connection, within};
 const LONGEST_REPLY: Duration = Duration::from_millis(250);
 
 impl Client {
-    /// Opens connections before they are needed. Waits for a server as [`connect`](Self::connect) does, then fills the
-    /// pool of each known server to this number of connections, or to `maxPoolSize` if that is less.
+    /// Opens connections before they are needed. Waits for a server as [`connect`](Self::connect) does, then
+    /// [warms up](crate::Pool::warm_up) the pool of each known server: to this number of connections, to `maxPoolSize`
+    /// if that is less, or until a [`Budget`](crate::Budget) is used up.
     ///
     /// # Errors
     ///
@@ -48,38 +50,43 @@ impl Client {
     pub async fn warm_up_with(&self, connections: u32, mut progress: impl FnMut(u32, u32)) -> Result<(), ClientError> {
         self.connect().await?;
         let Some(runtime) = self.deployment().home() else { return Err(ServerSelectionError::NoRuntime.into()) };
+        let (tell, mut told) = unbounded_channel();
         let mut opening = JoinSet::new();
-        // For each server, the number of connections wanted, and the open connections.
+        // For each server, the number of open connections, and the number wanted.
         let mut servers = Vec::new();
         for server in self.deployment().servers() {
             if server.pool.state().phase != Phase::Ready {
                 continue;
             }
-            let most = server.pool.options().max_pool_size;
-            let wanted = if most == 0 { connections } else { connections.min(most) };
-            for _ in 0..wanted {
-                let (place, server) = (servers.len(), server.clone());
-                opening.spawn_on(async move { (place, server.pool.check_out().await) }, &runtime);
-            }
-            servers.push((wanted as usize, Vec::new()));
+            let (place, tell) = (servers.len(), tell.clone());
+            servers.push((0, connections.min(server.pool.options().capacity())));
+            // The receiver may be gone.
+            let tell = move |open| _ = tell.send((place, open));
+            opening.spawn_on(async move { server.pool.warm_up(connections, tell).await }, &runtime);
         }
-        let wanted = u32::try_from(opening.len()).unwrap_or(u32::MAX);
+        drop(tell);
+        let wanted = servers.iter().fold(0, |sum: u32, (_, wanted)| sum.saturating_add(*wanted));
         progress(0, wanted);
-        let mut opened = 0;
-        while let Some(ended) = opening.join_next().await {
-            // A task ends early only if its runtime ends.
-            let Ok((place, connection)) = ended else { return Err(ServerSelectionError::NoRuntime.into()) };
-            // A server's connections are held until all of them are open. Otherwise, one connection could serve several
-            // check-outs. A slow server does not hold up operations on the other servers.
-            let (all, held) = &mut servers[place];
-            held.push(connection.map_err(OperationError::from)?);
-            if held.len() == *all {
-                held.clear();
+        let mut counted = 0;
+        loop {
+            tokio::select! {
+                biased;
+                Some((place, open)) = told.recv() => {
+                    servers[place].0 = servers[place].1.min(open);
+                    let open = servers.iter().fold(0, |sum: u32, (open, _)| sum.saturating_add(*open));
+                    while counted < open {
+                        counted += 1;
+                        progress(counted, wanted);
+                    }
+                }
+                ended = opening.join_next() => match ended {
+                    None => return Ok(()),
+                    // A task ends early only if its runtime ends.
+                    Some(Err(_)) => return Err(ServerSelectionError::NoRuntime.into()),
+                    Some(Ok(outcome)) => outcome.map_err(OperationError::from)?,
+                },
             }
-            opened += 1;
-            progress(opened, wanted);
         }
-        Ok(())
     }
 
     /// Ends the sessions that no operation is using, closes all pools, and waits until their connections in use have

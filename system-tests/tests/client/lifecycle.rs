@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bson::{Bson, Document, Timestamp, doc, rawdoc};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use wharf::client::{CommandEvent, ServerSelectionError};
-use wharf::{Client, ClientError, Options, PoolEvent, ReadPreference};
+use wharf::{Budget, Client, ClientError, Options, PoolEvent, ReadPreference};
 use wharf_testbed::relay::Relay;
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -78,6 +78,21 @@ async fn warm_up_of_one_server_does_not_wait_for_another() {
     assert!(!warming.is_finished());
     assert_eq!(*progress.lock().unwrap(), [(0, 4), (1, 4), (2, 4)]);
     warming.await.unwrap().unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_up_never_waits_for_connections_in_use() {
+    let (server, _) = start(primary(), |_, _| ok()).await;
+    let uri = format!("mongodb://{}/?directConnection=true&maxPoolSize=4", server.address());
+    let client = Client::builder(Options::parse(&uri).unwrap()).budget(&Budget::new(3).unwrap()).build().unwrap();
+    let held = client.check_out(&ReadPreference::default()).await.unwrap();
+    let both = async { tokio::join!(client.warm_up(4), client.warm_up(4)) };
+    let (one, other) = timeout(Duration::from_secs(60), both).await.expect("a warm-up hangs");
+    one.and(other).unwrap();
+    let pool = client.status().servers[0].pool.unwrap();
+    assert_eq!((pool.total, pool.in_use, pool.available), (3, 1, 2), "the budget is used up");
+    drop(held);
+    client.warm_up_with(u32::MAX, |open, wanted| assert!(open <= 3 && wanted == 4)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
