@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use wharf::endpoint::hickory_resolver::proto::rr::RecordType;
-use wharf::{Credential, Options, ResolveError, UriWarning};
+use wharf::{Credential, Mechanism, Options, ResolveError, UriWarning};
 use wharf_testbed::dns::Zone;
 
 use super::{hosts, resolve, resolver, start};
@@ -275,6 +275,13 @@ async fn txt_record_gives_defaults_only() {
     assert_eq!(resolved.replica_set.as_deref(), Some("mine"));
     assert_eq!(resolved.auth_source.as_deref(), Some("own"));
     assert_eq!(resolved.credential.unwrap().source.as_deref(), Some("own"));
+
+    // The sources of other mechanisms are fixed.
+    let uri = "mongodb+srv://cluster.example.com/?authMechanism=MONGODB-X509&tlsCertificateKeyFile=ada.pem";
+    let resolved = resolve(&server, uri).await.unwrap();
+    assert_eq!(resolved.credential.as_ref().unwrap().effective_source(None), "$external");
+    let replaced = resolved.credential(Credential::default().mechanism(Mechanism::MongoDbAws));
+    assert_eq!(replaced.credential.unwrap().effective_source(None), "$external");
 
     let in_code = Options::srv(NAME).unwrap().credential(Credential::new("ada", "p").source("code")).replica_set("set");
     let resolved = in_code.resolve_with(&resolver(&server)).await.unwrap();

@@ -216,6 +216,13 @@ impl Credential {
             .map(|(_, value)| value)
     }
 
+    /// Sets the source to this default if it has none and the mechanism leaves a choice.
+    pub(super) fn inherit_source(&mut self, default: Option<&String>) {
+        if self.source.is_none() && !self.mechanism.is_some_and(Mechanism::is_external) {
+            self.source = default.cloned();
+        }
+    }
+
     /// Refuses a credential with missing parts, or with parts that the mechanism cannot use.
     pub(super) fn validate(&self) -> Result<(), InvalidOption> {
         if self.source.as_deref() == Some("") {

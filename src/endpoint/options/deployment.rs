@@ -47,8 +47,8 @@ pub struct Options {
     /// The user to authenticate: in connection strings `user:password@`, `authMechanism` and `authMechanismProperties`.
     /// Default none: connections are not authenticated.
     pub credential: Option<Credential>,
-    /// `authSource`, if it was given: the database of a credential without a source. On its own, it does not cause
-    /// authentication.
+    /// `authSource`, if it was given: the database of a credential without a source, unless its mechanism requires
+    /// `$external`. On its own, it does not cause authentication.
     pub auth_source: Option<String>,
     /// The connection string's database: the database of a credential without `authSource`. On its own, it does not
     /// cause authentication. Default none, which means `admin` (`$external` for `PLAIN`).
@@ -293,20 +293,19 @@ impl Options {
     }
 
     /// Sets [`credential`](Self#structfield.credential). A credential without a source gets
-    /// [`auth_source`](Self#structfield.auth_source).
+    /// [`auth_source`](Self#structfield.auth_source), unless its mechanism requires `$external`.
     pub fn credential(mut self, mut credential: Credential) -> Self {
-        if credential.source.is_none() {
-            credential.source.clone_from(&self.auth_source);
-        }
+        credential.inherit_source(self.auth_source.as_ref());
         self.credential = Some(credential);
         self
     }
 
-    /// Sets [`auth_source`](Self#structfield.auth_source). A credential without a source gets this source.
+    /// Sets [`auth_source`](Self#structfield.auth_source). A credential without a source gets this source, unless its
+    /// mechanism requires `$external`.
     pub fn auth_source(mut self, database: impl Into<String>) -> Self {
         let database = database.into();
-        if let Some(credential) = self.credential.as_mut().filter(|credential| credential.source.is_none()) {
-            credential.source = Some(database.clone());
+        if let Some(credential) = &mut self.credential {
+            credential.inherit_source(Some(&database));
         }
         self.auth_source = Some(database);
         self

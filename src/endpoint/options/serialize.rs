@@ -146,7 +146,7 @@ fn library(info: &DriverInfo) -> Value {
 }
 
 fn put_credential(credential: Option<&Credential>, auth_source: Option<&String>, written: &mut Written) {
-    let source = credential.and_then(|credential| credential.source.as_ref()).or(auth_source);
+    let source = credential.map_or(auth_source, |credential| credential.source.as_ref());
     written.put("authSource", source.cloned());
     let Some(credential) = credential else { return };
     let Credential { username, password: _, source: _, mechanism, mechanism_properties: _, .. } = credential;

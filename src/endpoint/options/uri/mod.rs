@@ -91,8 +91,8 @@ impl Options {
         }
         if self.auth_source.is_none() && defaults.auth_source.is_some() {
             self.auth_source = defaults.auth_source;
-            if let Some(credential) = self.credential.as_mut().filter(|credential| credential.source.is_none()) {
-                credential.source.clone_from(&self.auth_source);
+            if let Some(credential) = &mut self.credential {
+                credential.inherit_source(self.auth_source.as_ref());
             }
         }
         if self.replica_set.is_none() {
