@@ -39,9 +39,11 @@ impl ProxyOptions {
         self
     }
 
-    /// Sets [`login`](Self#structfield.login).
+    /// Sets [`login`](Self#structfield.login). If both texts are empty, there is no login, as in a connection string.
     pub fn login(mut self, username: impl Into<String>, password: impl Into<Secret>) -> Self {
-        self.login = Some((username.into(), password.into()));
+        let (username, password) = (username.into(), password.into());
+        self.login =
+            if username.is_empty() && password.reveal().is_empty() { None } else { Some((username, password)) };
         self
     }
 
