@@ -51,7 +51,6 @@ use super::selection_log::SelectionLog;
 use super::server::{Selected, Server};
 use super::state::Deployment;
 use crate::client::topology::TopologyType;
-use crate::endpoint::SHORTEST_RESCAN;
 use crate::endpoint::options::SHORTEST_HEARTBEAT;
 use crate::pool::runtime::within;
 
@@ -280,7 +279,7 @@ impl Deployment {
         } else {
             return;
         };
-        scanning.lock().look_up_at = Instant::now().checked_add(valid_for.max(SHORTEST_RESCAN));
+        scanning.lock().look_up_at = Instant::now().checked_add(valid_for);
     }
 }
 
