@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::endpoint::options::Options;
 use crate::endpoint::wire::Flags;
 use crate::endpoint::wire::op_msg::OutgoingSequence;
+use crate::text::milliseconds::limit_for_server;
 
 /// A command for a server, as raw BSON that is sent unchanged.
 ///
@@ -276,9 +277,7 @@ impl<'a> Command<'a> {
     /// Returns the `maxTimeMS` for a command with this much time left, or `None` if too little is left to send it.
     pub(super) fn max_time(&self, left: Duration) -> Option<MaxTime> {
         let for_server = left.checked_sub(self.round_trip_time).filter(|time| !time.is_zero())?;
-        // Rounded up, because 0 means no limit.
-        let milliseconds = for_server.as_nanos().div_ceil(1_000_000);
-        match i32::try_from(milliseconds) {
+        match i32::try_from(limit_for_server(for_server)) {
             Ok(milliseconds) if self.sends_max_time => Some(MaxTime::of(milliseconds.into())),
             // A limit that is too long for a server is as good as no limit.
             _ => Some(MaxTime::NONE),

@@ -1,10 +1,16 @@
-//! Times in messages.
+//! Times in milliseconds, in messages and in commands.
 
 use std::fmt;
 use std::time::Duration;
 
 /// Displays a time in milliseconds, the unit of the options: `200 ms`, or `0.05 ms` if it is not a whole number.
 pub(crate) struct Milliseconds(pub Duration);
+
+/// Returns a server's time limit in milliseconds, rounded up, because 0 means no limit.
+#[cfg(feature = "mongodb")]
+pub(crate) fn limit_for_server(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
 
 impl fmt::Display for Milliseconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,5 +41,13 @@ mod tests {
         ] {
             assert_eq!(Milliseconds(Duration::from_nanos(nanoseconds)).to_string(), shown);
         }
+    }
+
+    #[cfg(feature = "mongodb")]
+    #[test]
+    fn short_limit_does_not_become_none() {
+        let limits = [0, 1, 1_000_000, 1_000_001].map(|time| limit_for_server(Duration::from_nanos(time)));
+        assert_eq!(limits, [0, 1, 1, 2]);
+        assert_eq!(limit_for_server(Duration::MAX), i64::MAX);
     }
 }

@@ -284,7 +284,7 @@ macro_rules! options {
     (@method [$($place:ident).+] $field:literal milliseconds $(#[$doc:meta])* $method:ident) => {
         $(#[$doc])*
         pub fn $method(mut self, limit: std::time::Duration) -> Self {
-            let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+            let limit = $crate::text::milliseconds::limit_for_server(limit);
             self.$($place).+.set(stringify!($method), $field, Shape::Any, &limit);
             self
         }

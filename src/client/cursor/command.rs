@@ -21,6 +21,7 @@ use crate::endpoint::options::ServerAddress;
 use crate::endpoint::{Command, Endpoint, Limit};
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, within};
+use crate::text::milliseconds::limit_for_server;
 
 /// A command of a cursor in progress.
 pub(super) struct OfCursor<'a> {
@@ -195,7 +196,5 @@ impl Attempted for OfCursor<'_> {
 /// awaitData Cursors").
 fn append_max_await_time(appended: &mut Vec<u8>, longest: Duration, limit: Limit, round_trip: Duration) {
     let left = limit.left().map_or(longest, |left| left.saturating_sub(round_trip).min(longest));
-    // Rounded up, because 0 means no limit.
-    let milliseconds = i64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
-    append_elements(appended, &rawdoc! { "maxTimeMS": milliseconds });
+    append_elements(appended, &rawdoc! { "maxTimeMS": limit_for_server(left) });
 }

@@ -8,6 +8,7 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use super::error::SessionError;
 use super::options::TransactionOptions;
 use crate::endpoint::options::{Acknowledgement, WriteConcern};
+use crate::text::milliseconds::limit_for_server;
 
 /// How long a repeated commit may wait for the majority, if its write concern sets no limit.
 const REPEATED_COMMIT_W_TIMEOUT: Duration = Duration::from_secs(10);
@@ -244,7 +245,7 @@ impl<P> Transaction<P> {
         let concern = self.concern(has_time_limit);
         self.append_ending(&mut command, if needs_majority { majority(concern) } else { concern });
         if let Some(limit) = self.options.max_commit_time.filter(|_| !has_time_limit) {
-            command.append(cstr!("maxTimeMS"), i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
+            command.append(cstr!("maxTimeMS"), limit_for_server(limit));
         }
         command
     }

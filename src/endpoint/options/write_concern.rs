@@ -6,6 +6,7 @@ use bson::RawDocumentBuf;
 use bson::raw::cstr;
 
 use super::InvalidOption;
+use crate::text::milliseconds::limit_for_server;
 
 /// When a write counts as done (Read and Write Concern specification). The server decides anything that is not set.
 ///
@@ -91,7 +92,7 @@ impl WriteConcern {
             document.append(cstr!("j"), journal);
         }
         if let Some(limit) = self.w_timeout {
-            document.append(cstr!("wtimeout"), i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
+            document.append(cstr!("wtimeout"), limit_for_server(limit));
         }
         (!document.is_empty()).then_some(document)
     }

@@ -478,7 +478,7 @@ fn pin_is_kept_by_a_commit_and_released_by_what_comes_next() {
 #[test]
 fn commit_carries_the_options_and_the_newest_token() {
     let mut session = session_of(&SessionOptions::default(), "mongodb://h/?w=2&wTimeoutMS=500");
-    session.start_transaction(TransactionOptions::default().max_commit_time(Duration::from_secs(3))).unwrap();
+    session.start_transaction(TransactionOptions::default().max_commit_time(Duration::from_micros(2_999_001))).unwrap();
     for shard in ["a", "b"] {
         sent(&mut session, &WRITE);
         reply(&mut session, &rawdoc! { "ok": 1, "recoveryToken": { "shard": shard } });
