@@ -21,7 +21,7 @@ use super::typed::{Prepared, Start, encode, extend, refuse_second, with};
 use crate::client::session::{SessionError, writes_its_result};
 use crate::endpoint::Limit;
 use crate::endpoint::options::ReadPreference;
-use crate::endpoint::wire::reply::whole_number;
+use crate::endpoint::wire::reply::{has_field, whole_number};
 
 impl Client {
     /// Prepares a query for the documents of a collection that match `filter`. Await the value for a [`Cursor`].
@@ -138,7 +138,8 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets the number of documents in each batch (`batchSize`). By default the server decides.
+    /// Sets the number of documents in each batch (`batchSize`). By default, and for zero, the server decides. A negative
+    /// number asks a `find` for that many documents in a single batch.
     pub fn batch_size(mut self, documents: i32) -> Self {
         self.batch_size = Some(documents);
         self
@@ -185,13 +186,7 @@ impl<'c> Query<'c> {
             refuse_second("batch_size", &body, self.verb.field_of_batch_size())?;
         }
         match (self.verb, self.batch_size) {
-            (Verb::Find, None) => {}
-            (Verb::Find, Some(size)) => {
-                // A full batch leaves the cursor open on the server (CRUD, "Setting limit and batchSize options for find
-                // commands").
-                let is_limit = matches!(whole_number(&body, "limit"), Ok(Some(limit)) if limit == i64::from(size));
-                body.append(cstr!("batchSize"), if is_limit { size.saturating_add(1) } else { size });
-            }
+            (Verb::Find, size) => put_batch_size(&mut body, size),
             // The server requires the field.
             (Verb::Aggregate, None) if matches!(body.get("cursor"), Ok(None)) => {
                 body.append(cstr!("cursor"), rawdoc! {});
@@ -203,6 +198,27 @@ impl<'c> Query<'c> {
         }
         Ok(body)
     }
+}
+
+/// Adds the batch size to a `find` ("Mapping OP_QUERY behavior to the find command limit and batchSize fields" of Find,
+/// getMore and killCursors Commands). A single batch holds all documents up to the limit.
+fn put_batch_size(find: &mut RawDocumentBuf, size: Option<i32>) {
+    let limit = whole_number(find, "limit").ok().flatten().filter(|limit| *limit > 0);
+    let (single, size) = (find.get_bool("singleBatch").unwrap_or(false), size.filter(|size| *size != 0));
+    let is_single = single || size.is_some_and(i32::is_negative);
+    if is_single && !single {
+        find.append(cstr!("singleBatch"), true);
+    }
+    let size = match (limit, size.map(i32::saturating_abs)) {
+        (Some(limit), None) if is_single && !has_field(find, "batchSize") => limit.try_into().unwrap_or(i32::MAX),
+        (Some(limit), Some(_)) if is_single => limit.try_into().unwrap_or(i32::MAX),
+        // A full batch leaves the cursor open on the server (CRUD, "Setting limit and batchSize options for find
+        // commands").
+        (Some(limit), Some(size)) if limit == i64::from(size) => size.saturating_add(1),
+        (_, Some(size)) => size,
+        (_, None) => return,
+    };
+    find.append(cstr!("batchSize"), size);
 }
 
 impl<'c> IntoFuture for Query<'c> {
