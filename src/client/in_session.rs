@@ -130,10 +130,13 @@ impl Explicit {
         self.span.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(super) fn is_in_transaction(&self) -> bool {
+        self.lock().is_in_transaction()
+    }
+
     /// Returns the span of the transaction, while the session is in a transaction.
     pub(super) fn span_in_transaction(&self) -> Option<Arc<Span>> {
-        let is_in_transaction = self.lock().is_in_transaction();
-        is_in_transaction.then(|| self.span())?
+        self.is_in_transaction().then(|| self.span())?
     }
 
     /// Ends the span of the transaction, and replaces it.

@@ -329,6 +329,8 @@ impl<'c> Write<'c> {
         let limit = self.limit()?.start();
         let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
         client.find_writable(first, self.session.as_deref(), limit, whole).await?;
+        // A statement that fails ends its transaction on the server.
+        let stops = self.ordered || self.session.as_deref().is_some_and(Explicit::is_in_transaction);
         let mut failure = Failure::default();
         let order = self.order();
         let mut rest = &order[..];
@@ -358,7 +360,7 @@ impl<'c> Write<'c> {
                 break;
             }
             failure.note(&reached.server.address, unmet, limit);
-            if self.ordered && failure.errors.len() > failed_before {
+            if stops && failure.errors.len() > failed_before {
                 break;
             }
         }

@@ -13,6 +13,7 @@ use super::super::Client;
 use super::super::cursor::Cursor;
 use super::super::cursor::open::Opened;
 use super::super::error::ClientError;
+use super::super::in_session::Explicit;
 use super::super::operation::{Operation, Whole};
 use super::super::spans::Described;
 use super::super::write::WriteError;
@@ -157,9 +158,11 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
         let (most_writes, most_bytes) = snapshot.write_limits();
         drop(snapshot);
         let most_bytes = most_bytes.saturating_sub(MESSAGE_OVERHEAD.saturating_add(body.as_bytes().len()));
+        // A statement that fails ends its transaction on the server.
+        let stops = ordered || session.as_deref().is_some_and(Explicit::is_in_transaction);
         let mut done = Done::new(verbose_results);
         let mut start = 0;
-        while start < writes.operations.len() && !done.has_ended(ordered) {
+        while start < writes.operations.len() && !done.has_ended(stops) {
             let (end, namespaces) = writes.fit(start, most_writes, most_bytes);
             if end == start {
                 let reason = format!("write number {start} does not fit into a message (maxMessageSizeBytes)");
@@ -304,6 +307,7 @@ struct Done {
     write_errors: BTreeMap<usize, WriteError>,
     write_concern_errors: Vec<WriteConcernError>,
     labels: Labels,
+    other_labels: Vec<String>,
     cause: Option<Box<ClientError>>,
     address: Option<Arc<str>>,
     is_timeout: bool,
@@ -318,15 +322,16 @@ impl Done {
             write_errors: BTreeMap::new(),
             write_concern_errors: Vec::new(),
             labels: Labels::NONE,
+            other_labels: Vec::new(),
             cause: None,
             address: None,
             is_timeout: false,
         }
     }
 
-    /// Returns whether the series ends here.
-    fn has_ended(&self, ordered: bool) -> bool {
-        self.cause.is_some() || (ordered && !self.write_errors.is_empty())
+    /// Returns whether the series ends here. With `stops`, the first statement that fails ends it.
+    fn has_ended(&self, stops: bool) -> bool {
+        self.cause.is_some() || (stops && !self.write_errors.is_empty())
     }
 
     /// Adds the results of a command for its batch of operations, which begins at the index `start`.
@@ -334,6 +339,7 @@ impl Done {
         let Opened { mut cursor, server, unmet } = opened;
         let reply = cursor.reply();
         self.labels = self.labels.with(reply::labels(reply));
+        self.other_labels.extend(reply::other_labels(reply));
         if reply::has_field(reply, "writeConcernError") {
             self.write_concern_errors.push(WriteConcernError::of(reply.to_owned()));
         }
@@ -412,8 +418,7 @@ impl Done {
     }
 
     fn finish(self, generated_ids: Vec<(usize, ObjectId)>) -> Result<ClientBulkWriteResult, ClientError> {
-        let Self { result, has_succeeded, write_errors, write_concern_errors, labels, cause, address, is_timeout } =
-            self;
+        let Self { result, has_succeeded, write_errors, write_concern_errors, labels, cause, .. } = self;
         match cause {
             None if write_errors.is_empty() && write_concern_errors.is_empty() => Ok(result),
             // There is nothing to report besides the error.
@@ -421,7 +426,8 @@ impl Done {
                 if !has_succeeded
                     && write_errors.is_empty()
                     && write_concern_errors.is_empty()
-                    && result.acknowledged =>
+                    && result.acknowledged
+                    && (generated_ids.is_empty() || !matches!(*cause, ClientError::Reply { .. })) =>
             {
                 Err(cause.with_generated_ids(generated_ids))
             }
@@ -432,8 +438,9 @@ impl Done {
                 labels,
                 cause,
                 generated_ids,
-                address,
-                is_timeout,
+                other_labels: self.other_labels,
+                address: self.address,
+                is_timeout: self.is_timeout,
             }))),
         }
     }
@@ -561,6 +568,8 @@ pub struct ClientBulkWriteFailure {
     #[source]
     pub cause: Option<Box<ClientError>>,
     pub(in crate::client) generated_ids: Vec<(usize, ObjectId)>,
+    /// The labels of these replies that no specification defines.
+    pub(in crate::client) other_labels: Vec<String>,
     /// The server of the first error.
     pub(in crate::client) address: Option<Arc<str>>,
     /// Whether a reply that reports success also reports an exceeded time limit.

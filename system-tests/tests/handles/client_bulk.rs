@@ -204,6 +204,17 @@ async fn write_errors_are_collected_if_the_writes_are_not_ordered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn write_that_fails_in_a_transaction_is_the_last() {
+    let answers = |_: &str, _: usize| reply(doc! { "nErrors": 1, "nInserted": 1 }, vec![refused(0)]);
+    let (server, client) = start("", answers).await;
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    let bulk = client.bulk_write(inserts(&client, 3)).ordered(false).session(&mut session).await;
+    assert_eq!(failure(bulk.unwrap_err()).write_errors.len(), 1);
+    assert_eq!(arrived(&server).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn write_concern_errors_of_all_batches_are_collected() {
     let answers = |_: &str, number: usize| {
         let mut reply = reply(doc! { "nInserted": 2 - number as i32 }, vec![]);
