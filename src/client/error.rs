@@ -23,6 +23,7 @@ use super::write::WriteFailure;
 use crate::client::deployment::ServerSelectionError;
 use crate::client::session::{Fault, FaultKind, SessionError};
 use crate::endpoint::options::{InvalidOption, ServerAddress};
+use crate::endpoint::wire::reply;
 use crate::endpoint::{CommandError, OperationError, ServerError, WriteConcernError};
 use crate::pool::error::Labels;
 use crate::text::milliseconds::Milliseconds;
@@ -151,13 +152,7 @@ impl ClientError {
     /// already exists then causes a duplicate key error.
     #[must_use]
     pub fn generated_ids(&self) -> &[(usize, ObjectId)] {
-        match self {
-            Self::Operation(failed) => &failed.generated_ids,
-            Self::Write(failure) => &failure.written.generated_ids,
-            Self::BulkWrite(failure) => &failure.generated_ids,
-            Self::TransactionTimeout { last } => last.generated_ids(),
-            _ => &[],
-        }
+        self.told().generated_ids()
     }
 
     /// Adds the `_id`s that the client added to documents, if any of them may have been inserted.
@@ -165,6 +160,13 @@ impl ClientError {
         match &mut self {
             Self::Operation(failed) => failed.generated_ids.extend(ids),
             Self::Write(failure) => failure.written.generated_ids.extend(ids),
+            // The server has answered, and may have inserted the documents.
+            Self::Reply { .. } => {
+                let generated_ids: Vec<_> = ids.into_iter().collect();
+                if !generated_ids.is_empty() {
+                    return Self::Write(Box::new(WriteFailure::unread(generated_ids, self)));
+                }
+            }
             _ => {}
         }
         self
@@ -348,7 +350,12 @@ impl FailedOperation {
     /// (`RetryableWriteError`, `TransientTransactionError`, `UnknownTransactionCommitResult`).
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
-        self.labels.has(label) || self.operation_error().is_some_and(|error| error.has_label(label))
+        let is_other = match &self.failure {
+            Failure::Operation(error) | Failure::NoRetryableWrites(error) => error.has_label(label),
+            Failure::Concern { error, .. } => reply::other_labels(&error.reply).any(|given| given == label),
+            Failure::Selection(_) => false,
+        };
+        is_other || self.labels.has(label)
     }
 
     fn labels(&self) -> Labels {

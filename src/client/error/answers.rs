@@ -5,6 +5,8 @@ use crate::endpoint::wire::reply::DUPLICATE_KEY;
 use std::error::Error as StdError;
 use std::sync::Arc;
 
+use bson::oid::ObjectId;
+
 use super::{ClientError, FailedOperation, Failure, WriteConcernError};
 use crate::client::deployment::ServerSelectionError;
 use crate::client::{ClientBulkWriteFailure, WriteFailure};
@@ -13,7 +15,7 @@ use crate::pool::error::Labels;
 
 /// The part of an error that holds the answers.
 #[derive(Clone, Copy)]
-enum Told<'e> {
+pub(super) enum Told<'e> {
     Selection(&'e ServerSelectionError),
     Operation(&'e FailedOperation),
     Session(&'e SessionError),
@@ -84,6 +86,16 @@ impl<'e> Told<'e> {
         }
     }
 
+    pub(super) fn generated_ids(self) -> &'e [(usize, ObjectId)] {
+        match self {
+            Self::Operation(failed) => &failed.generated_ids,
+            Self::Write(failure) => &failure.written.generated_ids,
+            Self::BulkWrite(failure) => &failure.generated_ids,
+            Self::Repeated(last) => last.generated_ids(),
+            Self::Selection(_) | Self::Session(_) | Self::Alone(_) => &[],
+        }
+    }
+
     fn to_error(self) -> ClientError {
         match self {
             Self::Selection(error) => error.clone().into(),
@@ -103,7 +115,7 @@ pub(super) fn client_error_in(error: &(dyn StdError + 'static)) -> Option<Client
 }
 
 impl ClientError {
-    fn told(&self) -> Told<'_> {
+    pub(super) fn told(&self) -> Told<'_> {
         Told::of(self)
     }
 
@@ -144,7 +156,13 @@ impl ClientError {
     #[must_use]
     #[doc(alias = "contains_label")]
     pub fn has_label(&self, label: &str) -> bool {
-        self.labels().has(label) || self.operation_error().is_some_and(|error| error.has_label(label))
+        let is_own = match self.told() {
+            Told::Operation(failed) => failed.has_label(label),
+            Told::Write(failure) => failure.other_labels.iter().any(|given| given == label),
+            Told::BulkWrite(failure) => failure.other_labels.iter().any(|given| given == label),
+            Told::Selection(_) | Told::Session(_) | Told::Repeated(_) | Told::Alone(_) => false,
+        };
+        is_own || self.labels().has(label) || self.reported().is_some_and(|error| error.has_label(label))
     }
 
     /// Returns whether a time limit expired.

@@ -152,6 +152,7 @@ fn write(errors: Vec<WriteError>, cause: Option<ClientError>) -> WriteFailure {
         labels: Labels::NONE,
         cause: cause.map(Box::new),
         is_timeout: false,
+        other_labels: Vec::new(),
         address: None,
     }
 }
@@ -165,6 +166,7 @@ fn bulk_write(errors: Vec<WriteError>, cause: Option<ClientError>) -> ClientBulk
         cause: cause.map(Box::new),
         generated_ids: Vec::new(),
         is_timeout: false,
+        other_labels: Vec::new(),
         address: None,
     }
 }
@@ -336,6 +338,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
         ),
         (
             ClientError::BulkWrite(Box::new(ClientBulkWriteFailure {
+                other_labels: Vec::new(),
                 address: Some(HOST.into()),
                 ..bulk_write(vec![duplicate()], None)
             })),
@@ -365,6 +368,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
         (
             ClientError::Write(Box::new(WriteFailure {
                 labels: Labels::RETRYABLE_WRITE,
+                other_labels: Vec::new(),
                 address: Some(HOST.into()),
                 write_concern_errors: vec![
                     concern(64, "WriteConcernTimeout", false).write_concern_error().unwrap().clone(),

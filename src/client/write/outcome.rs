@@ -76,6 +76,8 @@ pub struct WriteFailure {
     /// The error that stopped the rest, if a command failed as a whole.
     #[source]
     pub cause: Option<Box<ClientError>>,
+    /// The labels of these replies that no specification defines.
+    pub(in crate::client) other_labels: Vec<String>,
     /// The server of the first error.
     pub(in crate::client) address: Option<Arc<str>>,
     /// Whether a reply that reports success also reports an exceeded time limit.
@@ -105,11 +107,18 @@ impl WriteFailure {
         Ok(if failure.errors.is_empty() { None } else { Some(failure.of(written)) })
     }
 
+    /// Returns the failure of an insert whose reply cannot be read.
+    pub(in crate::client) fn unread(generated_ids: Vec<(usize, ObjectId)>, cause: ClientError) -> Self {
+        let failure = Failure { cause: Some(Box::new(cause)), ..Failure::default() };
+        failure.of(Written { generated_ids, ..Written::default() })
+    }
+
     fn sentence(&self) -> String {
         match (&self.errors[..], self.write_concern_errors.first(), &self.cause) {
             ([only], ..) => only.to_string(),
             ([first, ..], ..) => format!("{first}; {} statements failed", self.errors.len()),
             ([], Some(concern), _) => format!("the write concern was not met: {concern}"),
+            ([], None, Some(cause)) if self.written.is_nothing() => cause.to_string(),
             ([], None, Some(cause)) => format!("a part of the writes was executed before: {cause}"),
             ([], None, None) => "no statement failed".to_owned(),
         }
@@ -140,6 +149,7 @@ pub(super) struct Failure {
     pub errors: Vec<WriteError>,
     pub concerns: Vec<WriteConcernError>,
     labels: Labels,
+    other_labels: Vec<String>,
     pub cause: Option<Box<ClientError>>,
     /// Whether the server's time limit expired, for a statement or for a write concern.
     is_max_time_expired: bool,
@@ -165,11 +175,12 @@ impl Failure {
     }
 
     pub fn of(self, written: Written) -> WriteFailure {
-        let Self { mut errors, concerns: write_concern_errors, labels, cause, is_timeout, address, .. } = self;
+        let Self { mut errors, concerns, labels, other_labels, cause, is_timeout, address, .. } = self;
         for refused in &mut errors {
             refused.error.labels = labels;
         }
-        WriteFailure { written, errors, write_concern_errors, labels, cause, is_timeout, address }
+        let write_concern_errors = concerns;
+        WriteFailure { written, errors, write_concern_errors, labels, cause, other_labels, address, is_timeout }
     }
 }
 
@@ -217,6 +228,7 @@ pub(super) fn read(
         failure.concerns.push(WriteConcernError::of(reply.to_owned()));
     }
     failure.labels = failure.labels.with(reply::labels(reply));
+    failure.other_labels.extend(reply::other_labels(reply));
     failure.is_max_time_expired |= reply::has_max_time_expired(reply);
     Ok(())
 }

@@ -182,6 +182,11 @@ pub(crate) fn labels(reply: &RawDocument) -> Labels {
     label_names(reply).fold(Labels::NONE, |labels, name| labels.with(Labels::of([&*name])))
 }
 
+/// Returns the labels of an error that no specification defines.
+pub(crate) fn other_labels(reply: &RawDocument) -> impl Iterator<Item = String> {
+    label_names(reply).filter(|name| Labels::of([&**name]) == Labels::NONE)
+}
+
 /// Returns the names of all labels of an error, in the server's order.
 fn label_names(reply: &RawDocument) -> impl Iterator<Item = String> {
     reply.get_array("errorLabels").ok().into_iter().flat_map(texts)

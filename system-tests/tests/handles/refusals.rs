@@ -101,6 +101,25 @@ async fn error_has_the_ids_that_the_client_gave_if_the_outcome_is_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn error_has_the_ids_that_the_client_gave_if_the_reply_cannot_be_read() {
+    let (_server, client) = scripted("", |_, _| {
+        Answer::Reply(doc! { "ok": 1, "n": 1, "writeErrors": [{ "code": 121, "errmsg": "it has no index" }] })
+    })
+    .await;
+    let notes = client.database("shop").collection::<Document>("notes");
+    let one = notes.insert_one(doc! { "text": "a" }).await.unwrap_err();
+    let many = notes.insert_many([doc! { "text": "a" }]).await.unwrap_err();
+    for error in [one, many] {
+        assert_eq!(error.generated_ids().len(), 1, "{error}");
+        assert!(error.to_string().contains("the reply to insert cannot be read"), "{error}");
+        let wrapped = ClientError::other(std::io::Error::other(error));
+        assert_eq!(wrapped.generated_ids().len(), 1, "{wrapped}");
+    }
+    let own = client.database("shop").collection::<Order>("orders").insert_one(Order::new(1)).await.unwrap_err();
+    assert!(matches!(own, ClientError::Reply { .. }), "{own}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn write_error_has_the_ids_that_the_client_gave() {
     let (_server, client) = scripted("", |_, _| {
         Answer::Reply(doc! { "ok": 1, "n": 0, "writeErrors": [{ "index": 0, "code": 121, "errmsg": "invalid" }] })
