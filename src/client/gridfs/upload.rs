@@ -440,13 +440,14 @@ impl AsyncWrite for GridFsUploadStream {
         self.get_mut().poll_add(context, bytes).map_err(io_error)
     }
 
-    /// Sends a full chunk.
+    /// Sends a full chunk. After the shutdown has begun, waits for its end: adapters flush at each poll of a shutdown.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if matches!(this.state, State::Stored) {
-            return Poll::Ready(Ok(()));
-        }
-        this.poll_room(context).map_err(io_error)
+        let flushed = match this.state {
+            State::Finishing | State::Stored => this.poll_finish(context),
+            State::Open | State::Failed(_) | State::Aborted => this.poll_room(context),
+        };
+        flushed.map_err(io_error)
     }
 
     /// Finishes the upload: see [`finish`](GridFsUploadStream::finish).

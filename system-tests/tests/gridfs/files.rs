@@ -1,9 +1,11 @@
 //! Files on a real server.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::ready;
 
 use bson::{Bson, Document, doc};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use wharf::ClientError;
 use wharf::gridfs::{FilesCollectionDocument, GridFsBucketOptions, GridFsDownloadStream, GridFsProblem};
 
@@ -234,6 +236,24 @@ async fn upload_that_was_shut_down_is_complete() {
     assert!(error.to_string().ends_with("is complete: its upload has ended"), "{error}");
     assert_problem(&upload.abort().await.unwrap_err(), GridFsProblem::Stored);
     assert_eq!((all(&database, "shut_down.files").await.len(), all(&database, "shut_down.chunks").await.len()), (1, 3));
+}
+
+/// `FramedWrite` of tokio-util closes its writer in this way.
+#[tokio::test]
+async fn upload_may_be_flushed_at_each_poll_of_its_shutdown() {
+    let (_server, database, bucket) = bucket("flushed").await;
+    let mut upload = Box::pin(bucket.open_upload_stream("file").await.unwrap());
+    upload.write_all(b"0123456789").await.unwrap();
+    let mut polls = 0;
+    poll_fn(|context| {
+        polls += 1;
+        ready!(upload.as_mut().poll_flush(context))?;
+        upload.as_mut().poll_shutdown(context)
+    })
+    .await
+    .unwrap();
+    assert!(polls > 2, "the shutdown did not wait");
+    assert_eq!((all(&database, "flushed.files").await.len(), all(&database, "flushed.chunks").await.len()), (1, 3));
 }
 
 #[tokio::test]
