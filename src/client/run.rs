@@ -229,8 +229,10 @@ impl<'a> Running<'a> {
         let limit = client.timeout_of(operation.limiting_session(), &operation.command)?;
         if limit.is_set() {
             operation.command.set_limit(limit.start());
-            // `timeoutMS` replaces the option `maxTimeMS` (Client Side Operations Timeout, "Validation and Overrides").
-            if operation.kind != Kind::Command && has_field(operation, "maxTimeMS") {
+            // `timeoutMS` replaces the option `maxTimeMS` (Client Side Operations Timeout, "Validation and Overrides"). An
+            // application's own command is sent as it is.
+            let is_own = operation.kind == Kind::Command && !operation.is_named_by_command;
+            if !is_own && has_field(operation, "maxTimeMS") {
                 self.without_max_time = without(operation.command.body(), "maxTimeMS").map(Box::new);
             }
         }

@@ -3,12 +3,13 @@
 //! Each connection has its own script, which sees every command, with its document sequences as arrays, and returns its
 //! [`Answer`]. The server records all commands.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{Document, RawDocumentBuf};
+use bson::{Document, RawDocument, RawDocumentBuf, doc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -124,6 +125,7 @@ async fn follow(
     loop {
         let mut header = receive(stream, &mut incoming).await?;
         let message = Message::decode(&incoming, LIMITS).map_err(io::Error::other)?;
+        let twice = repeated_field(message.body);
         let mut command = Document::try_from(message.body).map_err(io::Error::other)?;
         for sequence in message.sequences {
             let documents = sequence.documents.map(|document| Document::try_from(document).map_err(io::Error::other));
@@ -131,7 +133,13 @@ async fn follow(
         }
         commands.send_modify(|commands| commands.push(command.clone()));
         loop {
-            let mut answer = script(&command);
+            let mut answer = match &twice {
+                // A server's answer.
+                Some(field) => Answer::Reply(doc! {
+                    "ok": 0, "code": 40_413, "errmsg": format!("BSON field '{field}' is a duplicate field"),
+                }),
+                None => script(&command),
+            };
             while let Answer::After(pause, then) = answer {
                 // A client that is gone needs no answer.
                 tokio::select! {
@@ -161,6 +169,12 @@ async fn follow(
         }
         incoming.clear();
     }
+}
+
+/// Returns the name of a field that a command has twice.
+fn repeated_field(command: &RawDocument) -> Option<String> {
+    let mut names = HashSet::new();
+    command.into_iter().flatten().map(|(name, _)| name.as_str()).find(|name| !names.insert(*name)).map(str::to_owned)
 }
 
 async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<Header> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::super::Client;
-use super::super::cursor::Cursor;
+use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
 use super::administration::found_or_not;
 use super::fields::{Fields, Shape};
@@ -44,7 +44,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     #[track_caller]
     pub fn list_search_indexes(&self) -> ListSearchIndexes<'_, Document, C> {
         let (request, stage) = (self.search_request("aggregate"), Fields::new());
-        ListSearchIndexes { request, stage, batch_size: None, indexes: PhantomData }
+        ListSearchIndexes { request, stage, batch_size: None, timeout_mode: None, indexes: PhantomData }
     }
 
     /// Prepares a new definition for the search index with this name.
@@ -171,11 +171,14 @@ pub struct ListSearchIndexes<'c, T = Document, C = Client> {
     /// The stage `$listSearchIndexes`.
     stage: Fields,
     batch_size: Option<i32>,
+    timeout_mode: Option<TimeoutMode>,
     indexes: PhantomData<fn() -> T>,
 }
 
 impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
-    options!([request.body] collation, comment, hint, max_time);
+    options!([request.body]
+        allow_disk_use, bypass_document_validation, collation, comment, hint, let_vars, max_time,
+    );
 
     /// Lists only the index with this name.
     pub fn name(mut self, name: impl AsRef<str>) -> Self {
@@ -189,23 +192,32 @@ impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
         self
     }
 
+    /// Sets what `timeoutMS` limits. This requires a `timeoutMS`, in the call or in the options.
+    pub fn timeout_mode(mut self, mode: TimeoutMode) -> Self {
+        self.timeout_mode = Some(mode);
+        self
+    }
+
     /// Returns the same query for descriptions of another type.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> ListSearchIndexes<'c, U, C> {
-        let Self { request, stage, batch_size, .. } = self;
-        ListSearchIndexes { request, stage, batch_size, indexes: PhantomData }
+        let Self { request, stage, batch_size, timeout_mode, .. } = self;
+        ListSearchIndexes { request, stage, batch_size, timeout_mode, indexes: PhantomData }
     }
 
     fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
-        let Self { mut request, stage, batch_size, .. } = self;
+        let Self { mut request, stage, batch_size, timeout_mode, .. } = self;
         let cursor = stage.finish().map(|stage| {
             request.body.add("pipeline", &[rawdoc! { "$listSearchIndexes": stage }]);
             let cursor = batch_size.map_or(rawdoc! {}, |size| rawdoc! { "batchSize": size });
             request.body.add("cursor", &cursor);
-            request.cursor(true, |opening| opening)
+            request.cursor(true, move |opening| match timeout_mode {
+                Some(mode) => opening.timeout_mode(mode),
+                None => opening,
+            })
         });
         async move { Ok(cursor?.await?.typed()) }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use wharf::client::{CursorType, IndexModel, IndexSpecification, SearchIndexModel};
+use wharf::client::{CursorType, IndexModel, IndexSpecification, SearchIndexModel, TimeoutMode};
 use wharf::{Acknowledgement, Client, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, name};
 
@@ -218,6 +218,26 @@ async fn search_indexes_have_no_concerns() {
             doc! { "updateSearchIndex": "orders", "name": "words", "definition": {} },
             doc! { "dropSearchIndex": "orders", "name": "words" },
         ],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_limit_replaces_max_time_of_administrative_commands() {
+    let (server, client) = scripted("", |_, _| {
+        Answer::Reply(doc! { "ok": 1, "cursor": { "id": 0_i64, "ns": "shop.orders", "firstBatch": [] } })
+    })
+    .await;
+    let orders = client.database("shop").collection::<Document>("orders").timeout(Duration::from_secs(60));
+    let search = || orders.list_search_indexes().max_time(Duration::from_secs(1)).allow_disk_use(true);
+    let _ = search().await.unwrap();
+    orders.create_index(IndexModel::new(doc! { "a": 1 })).max_time(Duration::from_secs(1)).await.unwrap();
+    // The limit of each call does not concern the server.
+    let _ = search().timeout_mode(TimeoutMode::Iteration).await.unwrap();
+    let arrived = arrived(&server);
+    let limits: Vec<_> = arrived.iter().map(|command| command.get_i64("maxTimeMS").ok()).collect();
+    assert!(
+        limits[..2].iter().all(|limit| limit.is_some_and(|limit| limit > 50_000)) && limits[2].is_none(),
+        "{limits:?}"
     );
 }
 
