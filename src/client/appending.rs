@@ -75,6 +75,16 @@ pub(super) fn session_use<'u>(
     }
 }
 
+/// Returns the read concern that a handle or a call sets: nothing for the server's default, unless the client's options
+/// have a level.
+pub(super) fn own_read_concern(client: &Client, level: &str) -> Option<RawDocumentBuf> {
+    let has_usual = client.options().read_concern.as_deref().is_some_and(|level| !level.is_empty());
+    match level {
+        "" => has_usual.then(RawDocumentBuf::new),
+        level => Some(rawdoc! { "level": level }),
+    }
+}
+
 /// Appends the read concern of a command without an explicit session.
 #[inline]
 pub(super) fn append_read_concern(appended: &mut Vec<u8>, client: &Client, operation: &Operation<'_>) {
@@ -89,7 +99,9 @@ pub(super) fn append_read_concern(appended: &mut Vec<u8>, client: &Client, opera
 /// Returns the read concern of the options, if it applies to the operation.
 fn usual_read_concern<'u>(client: &'u Client, operation: &Operation<'_>) -> Option<&'u str> {
     match (operation.kind, client.options().read_concern.as_deref()) {
-        (Kind::Read, Some(level)) => name(operation.command.body()).is_some_and(takes_read_concern).then_some(level),
+        (Kind::Read, Some(level)) if !level.is_empty() => {
+            name(operation.command.body()).is_some_and(takes_read_concern).then_some(level)
+        }
         _ => None,
     }
 }

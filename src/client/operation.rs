@@ -66,7 +66,8 @@ pub(super) enum Kind {
 
 impl<'a> Operation<'a> {
     /// Creates an operation from any command. The client does not inspect the document, or check the reply for a
-    /// `writeConcernError` (Run Command).
+    /// `writeConcernError` (Run Command). Only in a transaction or a snapshot session does it refuse a command that
+    /// has a read or write concern.
     pub fn new(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Command, database, body)
     }

@@ -13,6 +13,7 @@ use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timest
 use serde::Serialize;
 
 use super::super::Client;
+use super::super::appending::own_read_concern;
 use super::super::collection::{AnyClient, Call, Fields, Shape, refused, sealed};
 use super::super::cursor::Cursor;
 use super::super::error::ClientError;
@@ -82,6 +83,7 @@ pub struct Watch<'c, T = RawDocumentBuf, C = Client> {
     /// Further fields of the command.
     pub(in crate::client) options: Fields,
     pub(in crate::client) read_preference: Option<&'c ReadPreference>,
+    pub(in crate::client) read_concern: Option<&'c str>,
     session: Option<Arc<Explicit>>,
     pub(in crate::client) timeout: Limit,
     /// The time limit for opening the stream, if it is already running.
@@ -104,6 +106,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
             stage: Fields::new(),
             options: Fields::new(),
             read_preference: None,
+            read_concern: None,
             session: None,
             timeout: Limit::Unset,
             started: None,
@@ -125,6 +128,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
             stage: self.stage,
             options: self.options,
             read_preference: self.read_preference,
+            read_concern: self.read_concern,
             session: self.session,
             timeout: self.timeout,
             started: self.started,
@@ -185,8 +189,14 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
     }
 
     async fn open(self) -> Result<ChangeStream<T>, ClientError> {
-        let Self { client, target, pipeline, stage, options, read_preference, session, .. } = self;
+        let Self { client, target, pipeline, stage, mut options, read_preference, session, .. } = self;
         let client = client.running().clone();
+        if let Some(level) = self.read_concern
+            && !options.has("readConcern")
+            && let Some(read_concern) = own_read_concern(&client, level)
+        {
+            options.add("readConcern", &read_concern);
+        }
         let documents = Documents { stage: stage.finish()?, pipeline: pipeline?, options: options.finish()? };
         // The stream resumes in the session that it began in ("Resume Process").
         let session = match session {

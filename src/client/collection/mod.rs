@@ -83,7 +83,7 @@ macro_rules! settings {
         }
 
         #[doc = concat!("Sets the read concern of the ", $of, "'s reads, such as `majority`, instead of that of the client's ")]
-        #[doc = "options."]
+        #[doc = "options. An empty text stands for the server's default."]
         #[must_use]
         pub fn read_concern(mut self, level: impl Into<String>) -> Self {
             Arc::make_mut(&mut self.namespace).settings.read_concern = Some(level.into());

@@ -5,10 +5,11 @@ use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
 use std::panic::Location;
 use std::time::Duration;
 
-use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use serde::de::DeserializeOwned;
 
 use super::super::Client;
+use super::super::appending::own_read_concern;
 use super::super::cursor::open::OpenCursor;
 use super::super::cursor::{Cursor, TimeoutMode};
 use super::super::error::ClientError;
@@ -220,7 +221,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         let mut settings = self.settings;
         if settings.is_set()
             && let Some(session) = &self.session
-            && session.explicit().lock().is_in_transaction()
+            && session.explicit().is_in_transaction()
         {
             settings = Settings::NONE;
         }
@@ -228,8 +229,8 @@ impl<'c, C: AnyClient> Request<'c, C> {
         if let Some(level) = read_concern
             && name(self.body.document()?).is_some_and(takes_read_concern)
             && !self.body.has("readConcern")
+            && let Some(read_concern) = own_read_concern(self.client.running(), level)
         {
-            let read_concern = rawdoc! { "level": level };
             self.body.add("readConcern", &read_concern);
         }
         let write_concern = self.write_concern.as_ref().or(settings.write_concern.as_ref()).filter(|_| writes);
@@ -306,7 +307,7 @@ impl Ready<'_> {
 pub(super) fn is_unacknowledged(client: &Client, body: &RawDocument, explicit: Option<&Explicit>) -> bool {
     match body.get_document("writeConcern") {
         Ok(concern) => matches!(whole_number(concern, "w"), Ok(Some(0))),
-        Err(_) if explicit.is_some_and(|explicit| explicit.lock().is_in_transaction()) => false,
+        Err(_) if explicit.is_some_and(Explicit::is_in_transaction) => false,
         Err(_) => session::is_unacknowledged(&client.options().write_concern),
     }
 }
@@ -454,7 +455,8 @@ macro_rules! builder {
         }
     };
     (@inherited read_concern) => {
-        /// Sets the level of the read concern, such as `majority`. The default comes from the collection or database.
+        /// Sets the level of the read concern, such as `majority`. The default comes from the collection or database. An
+        /// empty text stands for the server's default.
         pub fn read_concern(mut self, level: impl Into<String>) -> Self {
             self.request.read_concern = Some(level.into());
             self

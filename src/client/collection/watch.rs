@@ -1,6 +1,6 @@
 //! `watch`: change streams of collections and databases, and their options.
 
-use bson::{Document, rawdoc};
+use bson::Document;
 use serde::Serialize;
 
 use super::super::change_stream::{ChangeStreamEvent, Watch, WatchTarget};
@@ -33,9 +33,7 @@ impl<C: AnyClient> Namespace<C> {
         let mut watch = Watch::of(self.client.clone(), target, &pipeline);
         watch.timeout = self.timeout;
         watch.read_preference = self.settings.read_preference.as_ref();
-        if let Some(level) = &self.settings.read_concern {
-            watch.options.add("readConcern", &rawdoc! { "level": level.as_str() });
-        }
+        watch.read_concern = self.settings.read_concern.as_deref();
         watch
     }
 }

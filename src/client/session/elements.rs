@@ -50,6 +50,7 @@ pub(super) fn read_concern(
     after_cluster_time: Option<Timestamp>,
     at_cluster_time: Option<Timestamp>,
 ) {
+    let level = level.filter(|level| !level.is_empty());
     if level.is_none() && after_cluster_time.is_none() && at_cluster_time.is_none() {
         return;
     }

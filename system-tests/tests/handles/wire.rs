@@ -60,7 +60,7 @@ async fn each_option_has_its_name_on_the_wire_and_its_place() {
     let find = find.comment("c").hint("_id_").let_vars(doc! { "v": 1 }).max(doc! { "_id": 9 }).min(doc! { "_id": 0 });
     let find = find.no_cursor_timeout(true).projection(doc! { "paid": 1 }).return_key(false).show_record_id(true);
     let find = find.skip(2).sort(doc! { "_id": -1 }).limit(-3).batch_size(5).cursor_type(CursorType::Tailable);
-    let _ = find.max_time(Duration::from_millis(7)).options(doc! { "new": 1 }).await.unwrap();
+    let _ = find.max_time(Duration::from_micros(6_001)).options(doc! { "new": 1 }).await.unwrap();
     let one = update_options(&orders, &filter, &update);
     one.await.unwrap();
     let replacement = orders.replace_one(&filter, doc! {}).hint(doc! { "_id": 1 }).sort(doc! { "a": 1 }).upsert(true);
@@ -74,7 +74,7 @@ async fn each_option_has_its_name_on_the_wire_and_its_place() {
             "collation": &collation, "comment": "c", "hint": "_id_", "let": { "v": 1 }, "max": { "_id": 9 },
             "min": { "_id": 0 }, "noCursorTimeout": true, "projection": { "paid": 1 }, "returnKey": false,
             "showRecordId": true, "skip": 2_i64, "sort": { "_id": -1 }, "limit": 3_i64, "singleBatch": true,
-            "tailable": true, "maxTimeMS": 7_i64, "new": 1, "batchSize": 5,
+            "tailable": true, "maxTimeMS": 7_i64, "new": 1, "batchSize": 3,
         },
         doc! {
             "update": "orders", "bypassDocumentValidation": true, "comment": { "a": 1 }, "let": { "v": 1 },
@@ -100,6 +100,37 @@ async fn each_option_has_its_name_on_the_wire_and_its_place() {
             "documents": [{ "_id": 1 }],
         },
     ];
+    assert_sent(&server, &expected);
+}
+
+/// Find, getMore and killCursors Commands, "Mapping OP_QUERY behavior".
+#[tokio::test(start_paused = true)]
+async fn negative_limits_ask_for_a_single_batch_and_zeros_are_left_out() {
+    let (server, _client, shop) = start().await;
+    let orders = shop.collection::<Document>("orders");
+    let cases = [
+        (-200, None, doc! { "limit": 200_i64, "singleBatch": true, "batchSize": 200 }),
+        (-5, Some(3), doc! { "limit": 5_i64, "singleBatch": true, "batchSize": 5 }),
+        (0, Some(-5), doc! { "singleBatch": true, "batchSize": 5 }),
+        (7, Some(-5), doc! { "limit": 7_i64, "singleBatch": true, "batchSize": 7 }),
+        (i64::MIN, Some(i32::MIN), doc! { "limit": i64::MAX, "singleBatch": true, "batchSize": i32::MAX }),
+        (0, Some(0), doc! {}),
+        (5, Some(0), doc! { "limit": 5_i64 }),
+        (5, Some(3), doc! { "limit": 5_i64, "batchSize": 3 }),
+        (5, Some(5), doc! { "limit": 5_i64, "batchSize": 6 }),
+    ];
+    for (limit, size, _) in &cases {
+        let find = orders.find(doc! {}).limit(*limit);
+        let _ = match size {
+            Some(size) => find.batch_size(*size).await,
+            None => find.await,
+        };
+    }
+    let expected = cases.map(|(.., fields)| {
+        let mut command = doc! { "find": "orders", "filter": {} };
+        command.extend(fields);
+        command
+    });
     assert_sent(&server, &expected);
 }
 
@@ -181,7 +212,7 @@ async fn transaction_has_its_own_concerns() {
 #[tokio::test(start_paused = true)]
 async fn time_limit_leaves_the_older_ones_out() {
     let (server, _client, shop) = start().await;
-    let concern = WriteConcern::majority().w_timeout(Duration::from_secs(1));
+    let concern = WriteConcern::majority().w_timeout(Duration::from_micros(999_001));
     let orders = shop.collection::<Document>("orders").write_concern(concern);
     let limit = Duration::from_secs(10);
     orders.delete_one(doc! {}).await.unwrap();
@@ -190,6 +221,7 @@ async fn time_limit_leaves_the_older_ones_out() {
     let arrived = arrived(&server);
     let concern = |place: usize| arrived[place].get_document("writeConcern").unwrap().contains_key("wtimeout");
     assert_eq!((concern(0), concern(1)), (true, false));
+    assert_eq!(arrived[0].get_document("writeConcern").unwrap().get_i64("wtimeout").unwrap(), 1_000, "rounded up");
     assert!(arrived[2].get_i64("maxTimeMS").unwrap() > 1_000, "{}", arrived[2]);
 }
 
@@ -204,6 +236,74 @@ async fn empty_write_concern_is_sent_only_to_replace_that_of_the_client() {
     let shop = client.database("shop").write_concern(WriteConcern::default());
     shop.collection::<Document>("orders").delete_one(doc! {}).await.unwrap();
     assert_eq!(arrived(&server)[0].get_document("writeConcern").unwrap(), &doc! {});
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_read_concern_is_sent_only_to_replace_that_of_the_client() {
+    let own = doc! { "readConcern": { "level": "local" } };
+    for (parameters, sent) in [("", None), ("readConcernLevel=majority", Some(&doc! {}))] {
+        let (server, client) = scripted(parameters, |command, _| empty(command)).await;
+        let orders = client.database("shop").read_concern("").collection::<Document>("orders");
+        let _ = orders.find(doc! {}).await.unwrap();
+        let _ = orders.watch(()).await.unwrap();
+        let _ = orders.watch(()).options(&own).await.unwrap();
+        let _ = orders.clone().read_concern("majority").watch(()).options(&own).await.unwrap();
+        let arrived = arrived(&server);
+        let concerns: Vec<_> = arrived.iter().map(|command| command.get_document("readConcern").ok()).collect();
+        let own = own.get_document("readConcern").ok();
+        assert_eq!(concerns, [sent, sent, own, own], "{parameters}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn label_of_the_future_is_found_in_every_error_of_a_write() {
+    let (concern, refused) =
+        (doc! { "code": 64, "errmsg": "late" }, [doc! { "index": 0, "code": 121, "errmsg": "invalid" }]);
+    for fields in [
+        doc! { "ok": 1, "n": 1, "writeConcernError": &concern },
+        doc! { "ok": 1, "n": 0, "writeErrors": &refused },
+        doc! { "ok": 0, "code": 8, "errmsg": "it failed" },
+    ] {
+        let (_server, client) = scripted("retryWrites=false", move |_, _| {
+            let mut reply = fields.clone();
+            reply.insert("errorLabels", ["NewLabel"]);
+            Answer::Reply(reply)
+        })
+        .await;
+        let orders = client.database("shop").collection::<Document>("orders");
+        let one = orders.insert_one(doc! { "_id": 1 }).await.unwrap_err();
+        let many = orders.insert_many([doc! { "_id": 1 }]).await.unwrap_err();
+        for error in [one, many] {
+            assert!(error.has_label("NewLabel") && !error.has_label("OldLabel"), "{error:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn statement_that_fails_in_a_transaction_is_the_last() {
+    let (server, client) = scripted("", |command, _| {
+        Answer::Reply(match name(command).as_str() {
+            "insert" => doc! { "ok": 1, "n": 0, "writeErrors": [{ "index": 0, "code": 11_000, "errmsg": "E11000" }] },
+            "update" => doc! {
+                "ok": 0, "code": 251, "errmsg": "no such transaction", "errorLabels": ["TransientTransactionError"],
+            },
+            _ => doc! { "ok": 1 },
+        })
+    })
+    .await;
+    let orders = client.database("shop").collection::<Document>("orders");
+    let mut session = client.start_session().await.unwrap();
+    let body = async |mut session| {
+        let models = [
+            WriteModel::insert_one(doc! { "_id": 1 }),
+            WriteModel::update_one(doc! { "_id": 1 }, doc! { "$set": { "paid": true } }),
+        ];
+        orders.bulk_write(models).ordered(false).session(&mut session).await.map(drop)
+    };
+    let error = session.with_transaction(body).await.unwrap_err();
+    assert!(error.is_duplicate_key() && !error.has_label("TransientTransactionError"), "{error}");
+    let sent: Vec<_> = arrived(&server).iter().map(name).collect();
+    assert_eq!(sent, ["insert", "abortTransaction"]);
 }
 
 #[tokio::test(start_paused = true)]
