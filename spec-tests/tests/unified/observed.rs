@@ -209,15 +209,21 @@ impl ObservedClient {
         let (spans, tracing) = Exported::of(entity.observe_tracing.as_ref());
         subscribers.tracing = tracing;
         let subscribes_to_topology = observed.iter().any(|kind| kind.is_sdam());
+        let subscribes_to_pools = observed.iter().any(|kind| !kind.is_command() && !kind.is_sdam());
         let client = Client::new(which, options, subscribers);
         let client = client.map_err(|error| Stop::Broken(format!("{uri}: {error}")))?;
         let observes_topology = subscribes_to_topology || !observes_logs_of.is_empty();
         let connects_late = which == Which::Single && observes_topology;
         let observed = Self { client, events, topology_id, observes_logs_of, spans, connects_late };
         // In the specification, creating a client starts its monitors. In wharf, the first use of the client does.
-        if which == Which::Pooled {
+        // The cases of single clients have the same time limits. The log messages of the task do not belong to the case.
+        if which == Which::Pooled || !(observes_topology || subscribes_to_pools) {
             let client = observed.client.clone();
-            tokio::spawn(async move { client.connect().await });
+            let connecting = tokio::spawn(async move { client.connect().await });
+            // Only one thread at a time uses a single client. After a failure, its first operation tries again.
+            if which != Which::Pooled {
+                _ = connecting.await;
+            }
         }
         if let Some(limit) = entity.await_min_pool_size_ms {
             observed.await_min_pool_size(Duration::from_millis(limit)).await?;
