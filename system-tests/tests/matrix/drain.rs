@@ -24,7 +24,7 @@ async fn cancelled_commands_cost_no_connection_with_or_without_compression() {
         }
         drop(held);
         let block = doc! { "failCommands": ["ping", "find"], "blockConnection": true, "blockTimeMS": 10 };
-        secured.fail(&root, "hasty", "alwaysOn", block).await;
+        secured.fail_point().await.set(&root, "hasty", "alwaysOn", block).await;
         let before = Secured::connections_created(&root).await;
 
         // The largest command takes several TLS records in either direction.

@@ -174,8 +174,21 @@ impl Secured {
         created.as_i64().or_else(|| created.as_i32().map(i64::from)).unwrap()
     }
 
+    /// Waits until no other test is using the server's only fail point.
+    async fn fail_point(&self) -> FailPoint {
+        static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+        FailPoint { _turn: TURN.lock().await }
+    }
+}
+
+/// The right to set the fail point.
+struct FailPoint {
+    _turn: tokio::sync::MutexGuard<'static, ()>,
+}
+
+impl FailPoint {
     /// Sets the fail point for one application.
-    async fn fail(&self, root: &Pool<Endpoint>, application: &str, mode: impl Into<bson::Bson>, mut data: Document) {
+    async fn set(&self, root: &Pool<Endpoint>, application: &str, mode: impl Into<bson::Bson>, mut data: Document) {
         data.insert("appName", application);
         let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
         run(root, "admin", command).await.unwrap();

@@ -19,18 +19,18 @@ fn expire() -> Document {
 #[tokio::test]
 async fn command_is_retried_once_after_reauthentication() {
     let secured = Secured::shared().await;
-    let root = secured.root().await;
+    let (root, fail_point) = (secured.root().await, secured.fail_point().await);
     for mechanism in [Mechanism::ScramSha1, Mechanism::ScramSha256] {
         let pool = pool(&secured, "again", user().mechanism(mechanism));
         run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
 
-        secured.fail(&root, "again", doc! { "times": 1 }, expire()).await;
+        fail_point.set(&root, "again", doc! { "times": 1 }, expire()).await;
         run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
         let status = run(&pool, "admin", doc! { "connectionStatus": 1 }).await.unwrap();
         assert_eq!(user_of(&status).as_deref(), Some("app"));
 
         // The second refusal is the command's outcome, like any other server error, and has no further effect.
-        secured.fail(&root, "again", doc! { "times": 3 }, expire()).await;
+        fail_point.set(&root, "again", doc! { "times": 3 }, expire()).await;
         for left in [1, 0] {
             let outcome = run(&pool, "admin", doc! { "ping": 1 }).await;
             if left == 0 {
@@ -50,14 +50,14 @@ async fn command_is_retried_once_after_reauthentication() {
 #[tokio::test]
 async fn failed_reauthentication_is_reported_and_closes_the_connection() {
     let secured = Secured::shared().await;
-    let root = secured.root().await;
+    let (root, fail_point) = (secured.root().await, secured.fail_point().await);
     let roles = vec![doc! { "role": "root", "db": "admin" }];
     run(&root, "admin", doc! { "createUser": "leaver", "pwd": "secret", "roles": roles }).await.unwrap();
     let pool = pool(&secured, "leaving", Credential::new("leaver", "secret"));
     run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
     run(&root, "admin", doc! { "dropUser": "leaver" }).await.unwrap();
 
-    secured.fail(&root, "leaving", doc! { "times": 1 }, expire()).await;
+    fail_point.set(&root, "leaving", doc! { "times": 1 }, expire()).await;
     let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
     let OperationError::Command(CommandError::Reauthentication { origin, source, .. }) = &error else {
         panic!("{error}")
@@ -75,9 +75,9 @@ async fn failed_reauthentication_is_reported_and_closes_the_connection() {
 #[tokio::test]
 async fn reauthentication_without_a_user_is_the_commands_error() {
     let secured = Secured::shared().await;
-    let root = secured.root().await;
+    let (root, fail_point) = (secured.root().await, secured.fail_point().await);
     let pool = pool_of(secured.options().app_name("nobody"));
-    secured.fail(&root, "nobody", doc! { "times": 1 }, expire()).await;
+    fail_point.set(&root, "nobody", doc! { "times": 1 }, expire()).await;
     let error = run(&pool, "admin", doc! { "ping": 1 }).await.unwrap_err();
     assert_eq!(error.command_error().unwrap().server_error().unwrap().code, EXPIRED);
     run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
