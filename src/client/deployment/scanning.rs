@@ -159,6 +159,8 @@ impl Deployment {
                     selected.uses.lock().used = Some(Instant::now());
                     return Ok(selected);
                 }
+                // No scan would find another server.
+                Ok(None) if self.is_balanced() => return Err(self.not_found_at_once(demand)),
                 Ok(None) => scanning.mark_stale(),
                 Err(error) => {
                     if let ServerSelectionError::Incompatible(_) = error {
@@ -186,8 +188,12 @@ impl Deployment {
         self.scanning().is_some()
     }
 
+    fn is_balanced(&self) -> bool {
+        self.snapshot().topology.topology_type() == TopologyType::LoadBalanced
+    }
+
     fn is_scan_due(&self, scanning: &Scanning) -> bool {
-        if self.snapshot().topology.topology_type() == TopologyType::LoadBalanced {
+        if self.is_balanced() {
             return false;
         }
         let state = scanning.lock();
@@ -201,6 +207,10 @@ impl Deployment {
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;
+        // The look-up may have found a load balancer, which is never checked.
+        if self.is_balanced() {
+            return;
+        }
         let begun = Instant::now();
         let mut half = deadline.map(|at| Box::pin(sleep_until(begun + at.saturating_duration_since(begun) / 2)));
         let mut seen: Vec<Arc<Server>> = Vec::new();

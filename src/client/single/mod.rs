@@ -23,7 +23,7 @@
 //! | --- | --- | --- |
 //! | calls | are futures | block |
 //! | servers are checked | by monitors, all the time | by operations: before the first operation, after `heartbeatFrequencyMS` (60 s by default), when a server has replied that it is not primary or is shutting down, and when no server is suitable |
-//! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, each open cursor or transaction has another one |
+//! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, each open cursor or transaction has another one, within `maxPoolSize`: a call beyond it waits in vain |
 //! | no suitable server | waits for `serverSelectionTimeoutMS` | fails after one scan, unless `serverSelectionTryOnce=false` |
 //! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry that has to scan comes 500 ms after the last scan. In the pool's events and metrics, the scan's attempt and the check-out that fails with its error count as two |
 //! | a connection that is lost while it is idle | the next command takes another connection | the same; in addition, a connection that has been idle for 5 s is checked before a command or a cursor uses it |

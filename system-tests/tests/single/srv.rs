@@ -1,7 +1,7 @@
 //! A client whose servers are looked up in DNS. A proxy resolves the servers' names.
 #![cfg(feature = "srv")]
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 
 use bson::rawdoc;
 use tokio::runtime::Runtime;
@@ -92,4 +92,18 @@ fn failed_look_up_is_told_and_repeated_by_the_next_operation() {
     network.dns.replace(Zone::default().srv(SERVICE, 27_017, HOST));
     ping(&client).unwrap();
     assert_eq!(servers(&client), [format!("{HOST}:27017")]);
+}
+
+#[test]
+fn load_balancer_that_the_dns_names_is_not_scanned() {
+    // Nothing listens behind the proxy.
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let zone = Zone::default().srv(SERVICE, closed.port(), HOST).txt("db.wharf.test", &["loadBalanced=true"]);
+    let network = Network::before(closed, zone);
+    let client = network.client("");
+    for _ in 0..3 {
+        let error = ping(&client).unwrap_err();
+        assert!(matches!(error, wharf::ClientError::Operation(_)), "{error}");
+        assert_eq!(client.status().servers[0].server_type, "LoadBalancer");
+    }
 }
