@@ -195,7 +195,7 @@ impl Session {
         &mut self,
         limit: Duration,
     ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.commit_within(Limit::of(limit).start())
+        self.commit_within(Limit::of(limit).start(), Location::caller())
     }
 
     /// Aborts the transaction as [`abort_transaction`](Self::abort_transaction) does, but within this limit (`timeoutMS`).
@@ -213,7 +213,7 @@ impl Session {
         &mut self,
         limit: Duration,
     ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.abort_within(Limit::of(limit).start())
+        self.abort_within(Limit::of(limit).start(), Location::caller())
     }
 
     /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it

@@ -32,15 +32,21 @@ impl Session {
     }
 
     /// Commits the transaction. `limit` comes from [`limit_of_commit`](Self::limit_of_commit), and is already running.
-    #[track_caller]
-    pub(crate) fn commit_within(&mut self, limit: Limit) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.end(End::Commit, Some(limit), Location::caller())
+    pub(crate) fn commit_within(
+        &mut self,
+        limit: Limit,
+        site: &'static Location<'static>,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
+        self.end(End::Commit, Some(limit), site)
     }
 
     /// Aborts the transaction. `limit` comes from [`limit_of_abort`](Self::limit_of_abort), and is already running.
-    #[track_caller]
-    pub(crate) fn abort_within(&mut self, limit: Limit) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.end(End::Abort, Some(limit), Location::caller())
+    pub(crate) fn abort_within(
+        &mut self,
+        limit: Limit,
+        site: &'static Location<'static>,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
+        self.end(End::Abort, Some(limit), site)
     }
 
     /// Returns the time limit of the next [`advance`](super::super::repeating::Repeating::advance) without starting it.

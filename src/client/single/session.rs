@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::panic::Location;
 use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
@@ -210,8 +211,8 @@ impl Session {
     /// if the specification allows it.
     #[track_caller]
     pub fn commit_transaction(&mut self) -> Result<(), ClientError> {
-        let session = &mut self.session;
-        self.client.drive_within(session.limit_of_commit(), |limit| session.commit_within(limit))?
+        let (session, site) = (&mut self.session, Location::caller());
+        self.client.drive_within(session.limit_of_commit(), |limit| session.commit_within(limit, site))?
     }
 
     /// Commits the transaction within this limit (`timeoutMS`). Zero means no limit.
@@ -221,8 +222,8 @@ impl Session {
     /// The same as for [`commit_transaction`](Self::commit_transaction).
     #[track_caller]
     pub fn commit_transaction_within(&mut self, limit: Duration) -> Result<(), ClientError> {
-        let session = &mut self.session;
-        self.client.drive_within(Limit::of(limit), |limit| session.commit_within(limit))?
+        let (session, site) = (&mut self.session, Location::caller());
+        self.client.drive_within(Limit::of(limit), |limit| session.commit_within(limit, site))?
     }
 
     /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
@@ -233,8 +234,8 @@ impl Session {
     /// [`ClientError::Session`] if there is no transaction to abort.
     #[track_caller]
     pub fn abort_transaction(&mut self) -> Result<(), ClientError> {
-        let session = &mut self.session;
-        self.client.drive_within(session.limit_of_abort(), |limit| session.abort_within(limit))?
+        let (session, site) = (&mut self.session, Location::caller());
+        self.client.drive_within(session.limit_of_abort(), |limit| session.abort_within(limit, site))?
     }
 
     /// Aborts the transaction within this limit (`timeoutMS`). Zero means no limit.
@@ -244,8 +245,8 @@ impl Session {
     /// The same as for [`abort_transaction`](Self::abort_transaction).
     #[track_caller]
     pub fn abort_transaction_within(&mut self, limit: Duration) -> Result<(), ClientError> {
-        let session = &mut self.session;
-        self.client.drive_within(Limit::of(limit), |limit| session.abort_within(limit))?
+        let (session, site) = (&mut self.session, Location::caller());
+        self.client.drive_within(Limit::of(limit), |limit| session.abort_within(limit, site))?
     }
 
     /// Runs `body` in a transaction and commits it. Repeats `body` and the commit if the labels of their errors allow

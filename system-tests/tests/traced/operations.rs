@@ -1,6 +1,8 @@
 //! The spans of operations, commands and transactions that `tracing` receives. telemetry-tests/tests/spans tests their
 //! contents with the SDK of OpenTelemetry.
 
+use std::time::Duration;
+
 use bson::{Document, doc};
 use tracing::{Level, info_span};
 use wharf::client::{TracingOptions, TransactionOptions};
@@ -9,7 +11,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::collector::Collector;
 
-/// Starts a primary that refuses every `find`.
+/// Starts a primary that refuses every `find`, and a commit with a time limit.
 async fn primary() -> ScriptedServer {
     let server = ScriptedServer::start(|| {
         Box::new(|command: &Document| {
@@ -18,6 +20,9 @@ async fn primary() -> ScriptedServer {
                     "ok": 1, "helloOk": true, "isWritablePrimary": true, "setName": "rs", "hosts": ["a:1"],
                     "minWireVersion": 0, "maxWireVersion": 21, "logicalSessionTimeoutMinutes": 30,
                 },
+                "commitTransaction" if command.contains_key("maxTimeMS") => {
+                    doc! { "ok": 0, "code": 17, "errmsg": "it is odd" }
+                }
                 "find" => doc! { "ok": 0, "code": 17, "errmsg": "it is odd" },
                 _ => doc! { "ok": 1, "n": 1 },
             })
@@ -112,8 +117,17 @@ async fn single_client_has_the_same_spans() {
             let orders = client.database("shop").collection::<Document>("orders");
             orders.insert_one(doc! { "_id": 1 }).run().unwrap();
         });
-        collector.tree()
+        let mut session = client.start_session().run().unwrap();
+        session.start_transaction(TransactionOptions::default()).unwrap();
+        let orders = client.database("shop").collection::<Document>("orders");
+        orders.insert_one(doc! { "_id": 2 }).session(&mut session).run().unwrap();
+        let of_commit = Collector::of_operations(Level::DEBUG);
+        tracing::subscriber::with_default(of_commit.clone(), || {
+            session.commit_transaction_within(Duration::from_secs(60)).unwrap_err();
+        });
+        (collector.tree(), of_commit.fields("command"))
     });
-    let told = tokio::task::spawn_blocking(|| calls.join().unwrap()).await.unwrap();
-    assert_eq!(told, ["insert shop.orders", "  insert"]);
+    let (tree, commit) = tokio::task::spawn_blocking(|| calls.join().unwrap()).await.unwrap();
+    assert_eq!(tree, ["insert shop.orders", "  insert"]);
+    assert!(commit["exception.stacktrace"].contains(file!()), "not the line of the call: {commit:?}");
 }
