@@ -390,14 +390,17 @@ impl Endpoint {
         Ok((connection, took))
     }
 
-    /// Returns how long one command of a handshake in the background may take (CSOT, "Background Connection Pooling").
+    /// Returns how long one command of a handshake may take. In the background, each command has a limit (CSOT,
+    /// "Background Connection Pooling").
     ///
-    /// For a check-out, only `connectTimeoutMS` counts: the opening outlives the check-out, and so the timeout of its
-    /// operation.
-    fn limit_of_each_background_command(&self) -> Option<ConnectTimeoutError> {
-        let (limit, option) = match self.options.timeout {
-            Some(timeout) => (timeout, "timeoutMS"),
-            None => (self.options.socket_timeout, "socketTimeoutMS"),
+    /// An opening for a check-out outlives the check-out, so the operation's `timeoutMS` does not limit it.
+    /// `socketTimeoutMS`, which such a timeout would replace, limits it only if nothing else does.
+    fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeoutError> {
+        let Options { timeout, connect_timeout, socket_timeout, .. } = &*self.options;
+        let (limit, option) = match timeout {
+            Some(timeout) if in_background => (*timeout, "timeoutMS"),
+            None if in_background || connect_timeout.is_zero() => (*socket_timeout, "socketTimeoutMS"),
+            _ => return None,
         };
         (!limit.is_zero()).then_some(ConnectTimeoutError { limit, option })
     }
@@ -442,12 +445,12 @@ impl Establish for Endpoint {
 
     async fn establish(&self, connecting: Establishing) -> Result<EndpointConnection, EstablishError> {
         let terms = self.observer.as_ref().map_or_else(|| Ok(Terms::default()), |observer| observer.terms())?;
-        let is_limited = connecting.is_in_background() && !terms.is_check;
+        let each_command = || self.limit_of_each_command(connecting.is_in_background());
         let identify = |service_id| connecting.identify(service_id);
         let context = OpenContext {
             connection_id: connecting.connection_id(),
             generation: connecting.generation(),
-            each_command: if is_limited { self.limit_of_each_background_command() } else { None },
+            each_command: if terms.is_check { None } else { each_command() },
             identify: if connecting.is_load_balanced() { Some(&identify) } else { None },
             stages: Stages::of(&connecting),
             terms,

@@ -75,7 +75,8 @@ pub struct Options {
     /// has a limit: [`timeout`](Self#structfield.timeout), or else
     /// [`socket_timeout`](Self#structfield.socket_timeout) (CSOT, "Background Connection Pooling"). Neither limits the
     /// opening for a check-out, which is a departure from CSOT, "Server Selection": the connection serves the pool
-    /// rather than one operation, so it is opened even if the operation runs out of time. The
+    /// rather than one operation, so it is opened even if the operation runs out of time. Only if `connect_timeout` is
+    /// zero and `timeout` is not set, `socket_timeout` limits each command there, too. The
     /// [guide](crate::guide::time_limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of

@@ -38,7 +38,7 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         if interval.is_some() {
             core.maintain();
             while let Some(pending) = core.populate() {
-                guard.handle().spawn(fork::own(open(core.clone(), pending, None)));
+                guard.handle().spawn(fork::own(open(core.clone(), pending, None, true)));
             }
         }
         let asked_for = core.environment().maintenance.notified();

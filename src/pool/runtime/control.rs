@@ -188,21 +188,28 @@ impl<E: Establish> Pool<E> {
         let core = &self.core;
         let _warm_up = core.begin_warm_up();
         let (mut openings, mut told) = (Vec::new(), None);
+        // The connections that were open at first, and those that this call opened. Idle ones may be closed meanwhile.
+        let (mut reached, mut opened) = (None, 0);
         loop {
             // Listens before it reads the status, so that later changes are announced.
             let mut change = core.environment().population.listen();
             let wanted = connections.min(self.options().capacity());
-            while let Some(pending) = core.create_to_warm_up(wanted) {
+            let lacked_budget = core.lacks_budget();
+            let has_opened_all = reached.is_some_and(|reached| reached + opened >= wanted);
+            while !has_opened_all && let Some(pending) = core.create_to_warm_up(wanted) {
                 let home = self.home(|| Handle::try_current().ok());
                 let home = home.ok_or_else(|| NoRuntimeError::of(core.address()))?;
-                openings.push(home.handle().spawn(fork::own(open(Arc::clone(core), pending, None))));
+                openings.push(home.handle().spawn(fork::own(open(Arc::clone(core), pending, None, false))));
             }
             let status = core.status();
             let open = status.total - status.pending;
             if told.replace(open) != Some(open) {
                 progress(open);
             }
-            if open >= wanted || (status.pending == 0 && core.lacks_budget()) {
+            reached.get_or_insert(open);
+            // The budget may have become free after no connection could be created.
+            let is_refused = status.pending == 0 && (lacked_budget || core.lacks_budget());
+            if open >= wanted || has_opened_all || is_refused {
                 return Ok(());
             }
             if status.phase != Phase::Ready {
@@ -211,10 +218,14 @@ impl<E: Establish> Pool<E> {
             poll_fn(|context| {
                 // event-listener cannot handle a panicking waker.
                 let waker = Contained::new(context.waker().clone()).into();
-                let mut failed = None;
+                let (mut failed, before) = (None, opened);
                 openings.retain_mut(|opening| match Pin::new(opening).poll(context) {
                     Poll::Ready(Ok(Ok(Err(error)))) => {
                         failed = Some(error);
+                        false
+                    }
+                    Poll::Ready(Ok(Ok(Ok(())))) => {
+                        opened += 1;
                         false
                     }
                     Poll::Ready(_) => false,
@@ -222,6 +233,7 @@ impl<E: Establish> Pool<E> {
                 });
                 match failed {
                     Some(error) => Poll::Ready(Err(error)),
+                    None if opened > before => Poll::Ready(Ok(())),
                     None => Pin::new(&mut change).poll(&mut Context::from_waker(&waker)).map(Ok),
                 }
             })

@@ -235,7 +235,7 @@ impl Establishing {
     }
 
     /// Returns whether the connection is being opened in the background to reach `minPoolSize`, rather than for a
-    /// check-out.
+    /// check-out or a warm-up.
     #[must_use]
     pub fn is_in_background(&self) -> bool {
         self.in_background

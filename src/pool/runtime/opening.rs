@@ -96,7 +96,7 @@ pub(super) async fn open_for<E: Establish>(
             request.created.get_or_init(|| created);
             let requester = Requester { outcome: requester, request: request.clone(), cause };
             // The requester gets the error.
-            let _ = open(core.clone(), pending, Some(requester)).await;
+            let _ = open(core.clone(), pending, Some(requester), false).await;
         }
         // The receiver may be gone.
         Err(refusal) => drop(requester.send(Err(core.refused(refusal)))),
@@ -111,20 +111,21 @@ pub(super) struct Requester<E: Establish> {
 }
 
 /// Opens the connection and sends it to the check-out that requested it. If that check-out is gone, the connection goes
-/// to the next waiter or becomes available. Without a requester, returns the error.
+/// to the next waiter or becomes available. Without a requester, returns the error. `in_background` says that it is opened
+/// for `minPoolSize`.
 ///
 /// Dropping this future closes the connection.
 pub(super) async fn open<E: Establish>(
     core: SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,
     requester: Option<Requester<E>>,
+    in_background: bool,
 ) -> Result<(), CheckOutError> {
     let (requester, cause) = requester.map(|Requester { outcome, request, cause }| ((outcome, request), cause)).unzip();
-    let span = traced::establishment(core.address(), pending.id(), cause.as_ref());
+    let span = traced::establishment(core.address(), pending.id(), in_background, cause.as_ref());
     // The check-out's span must not be kept open after the check-out has ended.
     drop(cause);
     let round = core.environment().failures.round();
-    let in_background = requester.is_none();
     let outcome = establish(&core, pending, in_background).instrument(span.clone()).await;
     let (outcome, failed) = match outcome {
         Ok(established) => (Ok(established), None),
@@ -178,7 +179,7 @@ pub(super) async fn open<E: Establish>(
 /// The error of an establishment, and the connection's capacity unless the establishment was given up.
 type Failed<E> = (CheckOutError, Option<Closing<TokioEnvironment<E>>>);
 
-/// Establishes the connection, for a check-out or, in the background, for `minPoolSize`.
+/// Establishes the connection: in the background for `minPoolSize`, otherwise for a check-out or a warm-up.
 async fn establish<E: Establish>(
     core: &SharedCore<E>,
     pending: Pending<TokioEnvironment<E>>,

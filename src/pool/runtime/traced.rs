@@ -66,14 +66,14 @@ async fn observe<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>, s
 
 /// Returns the span of an establishment. `cause` is the span of the check-out that requested the connection. It is not
 /// the parent, because an establishment may outlive the check-out.
-pub(super) fn establishment(address: &str, connection_id: u64, cause: Option<&Span>) -> Span {
+pub(super) fn establishment(address: &str, connection_id: u64, in_background: bool, cause: Option<&Span>) -> Span {
     let span = debug_span!(
         target: TARGET,
         parent: None,
         "establish",
         address,
         connection_id,
-        in_background = cause.is_none(),
+        in_background,
         error = Empty
     );
     if let Some(cause) = cause {

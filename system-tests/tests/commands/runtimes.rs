@@ -154,6 +154,17 @@ async fn establishment_for_a_check_out_outlives_the_limits_of_operations() {
     tokio::time::timeout(AGES, available).await.expect("the establishment was given up");
     let pool = pool_of(options(&server.address()).socket_timeout(Duration::from_millis(10)));
     pool.check_out().await.expect("socketTimeoutMS does not limit the handshake for a check-out");
+    let pool = pool_of(options(&server.address()).timeout(Duration::from_millis(10)));
+    pool.warm_up(1, |_| ()).await.expect("timeoutMS does not limit the handshake for a warm-up");
+}
+
+#[tokio::test]
+async fn handshake_without_another_limit_has_that_of_the_socket() {
+    let server = start().await;
+    block_hello(&server, 60_000).await;
+    let pool = pool_of(options(&server.address()).connect_timeout(Duration::ZERO).socket_timeout(SHORT));
+    let error = pool.check_out().await.unwrap_err();
+    assert!(error.to_string().contains("socketTimeoutMS (30 ms)"), "{error}");
 }
 
 #[tokio::test]

@@ -39,6 +39,23 @@ async fn warm_up_beyond_the_maximum_ends_at_it_and_beside_check_outs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn warm_up_ends_although_its_connections_expire() {
+    let mock = Mock::new([Attempt::Held; 3]);
+    let options = PoolOptions::default().max_connecting(1).max_idle_time(Duration::from_secs(1));
+    let (pool, log) = pool(options.background_interval(BackgroundInterval::Every(Duration::from_millis(100))), &mock);
+    let mut warm = pin!(pool.warm_up(3, |_| ()));
+    for _ in 0..3 {
+        assert!(poll_once(warm.as_mut()).await.is_none());
+        settle().await;
+        mock.let_one_in();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    assert_eq!(counts(&pool).0, 0, "the connections have not expired");
+    warm.await.unwrap();
+    assert_eq!(log.count("ConnectionCreated"), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn warm_up_waits_for_the_openings_of_others() {
     let mock = Mock::new([Attempt::Held; 2]);
     let (pool, log) = pool(PoolOptions::default().max_connecting(1), &mock);
