@@ -10,6 +10,7 @@ mod server;
 
 use std::env;
 use std::fs::File;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -127,7 +128,8 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         most,
     };
     match arguments.json {
-        true => println!("{}", table.json()),
+        // The reader may be gone.
+        true => _ = writeln!(io::stdout(), "{}", table.json()),
         false => print!("{table}"),
     }
     if let (Some(path), Ok(Some(written))) = (&arguments.events, &written) {

@@ -1,5 +1,6 @@
 //! The output while the load runs: a picture, lines of text, or lines of JSON.
 
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -104,7 +105,8 @@ impl Live {
         let events = happenings.since(load.begun());
         let moment = self.moment(load, status, &events);
         match &self.output {
-            Output::Json => println!("{}", picture::json(&moment)),
+            // The run goes on if nobody reads it.
+            Output::Json => _ = writeln!(io::stdout(), "{}", picture::json(&moment)),
             Output::Text => picture::describe(&moment).iter().for_each(|line| eprintln!("{line}")),
             Output::Picture(terminal) => {
                 let (rows, columns) = terminal.size();

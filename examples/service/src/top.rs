@@ -1,6 +1,7 @@
 //! Shows pools live in a terminal, as `top` shows processes.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::future::Future;
 use std::io::{self, IsTerminal, Write};
 use std::pin::pin;
@@ -69,34 +70,42 @@ async fn print_once(source: &Source, interval: Duration, width: usize) -> Result
     let (before, since) = (source.read().await?, Instant::now());
     tokio::time::sleep(interval).await;
     let now = source.read().await?;
-    for line in render(&lines(&before, &now, since.elapsed()), width) {
-        println!("{line}");
-    }
+    render(&lines(&before, &now, since.elapsed()), width).iter().try_for_each(|line| print_line(line).map(drop))?;
     Ok(())
 }
 
 async fn print_json(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
-    let mut ended = pin!(end_signal()?);
     let (begun, mut before, mut since) = (Instant::now(), source.read().await?, Instant::now());
+    let mut ended = pin!(end_signal()?);
     loop {
         tokio::select! {
             () = tokio::time::sleep(interval) => {}
             () = &mut ended => return Ok(()),
         }
-        let now = source.read().await?;
+        let now = tokio::select! {
+            now = source.read() => now?,
+            () = &mut ended => return Ok(()),
+        };
         let line = json(&lines(&before, &now, since.elapsed()), begun.elapsed());
         (before, since) = (now, Instant::now());
-        match writeln!(io::stdout(), "{line}") {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            printed => printed?,
+        if !print_line(&line)? {
+            return Ok(());
         }
     }
 }
 
+/// Prints a line. Returns whether anybody reads it.
+fn print_line(line: &impl Display) -> io::Result<bool> {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        printed => printed.map(|()| true),
+    }
+}
+
 async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
+    let (mut before, mut since) = (source.read().await?, Instant::now());
     // The terminal's state must be restored after a signal, too.
     let mut ended = pin!(end_signal()?);
-    let (mut before, mut since) = (source.read().await?, Instant::now());
     let mut shown = lines(&before, &before, interval);
     // An interval's first tick would fire at once, and compare two readings with no time between them.
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
@@ -106,8 +115,11 @@ async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>>
     loop {
         screen.draw(|width| render(&shown, width))?;
         tokio::select! {
-            _ = ticks.tick() => {
-                let now = source.read().await?;
+            now = async {
+                ticks.tick().await;
+                source.read().await
+            } => {
+                let now = now?;
                 shown = lines(&before, &now, since.elapsed());
                 (before, since) = (now, Instant::now());
             }

@@ -561,3 +561,18 @@ async fn top_says_which_service_does_not_answer() {
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains(&format!("the service at {address}")), "{told}");
 }
+
+#[tokio::test]
+async fn top_ends_although_its_service_hangs() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut top = example("top").args(["--json", "--interval", "10", "--service", &address]).spawn().unwrap();
+    let (mut first, _) = listener.accept().await.unwrap();
+    assert!(first.read(&mut [0; 1_024]).await.unwrap() > 0, "no request");
+    first.write_all(b"HTTP/1.0 200 OK\r\n\r\n[]").await.unwrap();
+    drop(first);
+    let _hanging = listener.accept().await.unwrap();
+    send("-TERM", &top).await;
+    let ended = tokio::time::timeout(AGES, top.wait()).await.expect("top ignores the signal").unwrap();
+    assert!(ended.success(), "{ended}");
+}
