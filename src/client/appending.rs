@@ -78,9 +78,8 @@ pub(super) fn session_use<'u>(
 /// Returns the read concern that a handle or a call sets: nothing for the server's default, unless the client's options
 /// have a level.
 pub(super) fn own_read_concern(client: &Client, level: &str) -> Option<RawDocumentBuf> {
-    let has_usual = client.options().read_concern.as_deref().is_some_and(|level| !level.is_empty());
     match level {
-        "" => has_usual.then(RawDocumentBuf::new),
+        "" => client.options().read_concern.is_some().then(RawDocumentBuf::new),
         level => Some(rawdoc! { "level": level }),
     }
 }
@@ -99,9 +98,7 @@ pub(super) fn append_read_concern(appended: &mut Vec<u8>, client: &Client, opera
 /// Returns the read concern of the options, if it applies to the operation.
 fn usual_read_concern<'u>(client: &'u Client, operation: &Operation<'_>) -> Option<&'u str> {
     match (operation.kind, client.options().read_concern.as_deref()) {
-        (Kind::Read, Some(level)) if !level.is_empty() => {
-            name(operation.command.body()).is_some_and(takes_read_concern).then_some(level)
-        }
+        (Kind::Read, Some(level)) => name(operation.command.body()).is_some_and(takes_read_concern).then_some(level),
         _ => None,
     }
 }

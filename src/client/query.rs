@@ -12,6 +12,7 @@ use bson::rawdoc;
 use serde::Serialize;
 
 use super::Client;
+use super::appending::without;
 use super::cursor::{Cursor, TimeoutMode};
 use super::error::ClientError;
 use super::operation::Operation;
@@ -138,8 +139,8 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets the number of documents in each batch (`batchSize`). By default, and for zero, the server decides. A negative
-    /// number asks a `find` for that many documents in a single batch.
+    /// Sets the number of documents in each batch (`batchSize`). By default the server decides, in a `find` also for
+    /// zero. A negative number asks a `find` for that many documents in a single batch.
     pub fn batch_size(mut self, documents: i32) -> Self {
         self.batch_size = Some(documents);
         self
@@ -186,7 +187,7 @@ impl<'c> Query<'c> {
             refuse_second("batch_size", &body, self.verb.field_of_batch_size())?;
         }
         match (self.verb, self.batch_size) {
-            (Verb::Find, size) => put_batch_size(&mut body, size),
+            (Verb::Find, size) => put_batch_size(&mut body, size)?,
             // The server requires the field.
             (Verb::Aggregate, None) if matches!(body.get("cursor"), Ok(None)) => {
                 body.append(cstr!("cursor"), rawdoc! {});
@@ -202,11 +203,18 @@ impl<'c> Query<'c> {
 
 /// Adds the batch size to a `find` ("Mapping OP_QUERY behavior to the find command limit and batchSize fields" of Find,
 /// getMore and killCursors Commands). A single batch holds all documents up to the limit.
-fn put_batch_size(find: &mut RawDocumentBuf, size: Option<i32>) {
-    let limit = whole_number(find, "limit").ok().flatten().filter(|limit| *limit > 0);
+fn put_batch_size(find: &mut RawDocumentBuf, size: Option<i32>) -> Result<(), ClientError> {
+    let limit = whole_number(find, "limit").ok().flatten();
+    if limit == Some(0)
+        && let Some(rest) = without(find, "limit")
+    {
+        *find = rest;
+    }
+    let limit = limit.filter(|limit| *limit > 0);
     let (single, size) = (find.get_bool("singleBatch").unwrap_or(false), size.filter(|size| *size != 0));
     let is_single = single || size.is_some_and(i32::is_negative);
     if is_single && !single {
+        refuse_second("batch_size", find, "singleBatch")?;
         find.append(cstr!("singleBatch"), true);
     }
     let size = match (limit, size.map(i32::saturating_abs)) {
@@ -216,9 +224,10 @@ fn put_batch_size(find: &mut RawDocumentBuf, size: Option<i32>) {
         // commands").
         (Some(limit), Some(size)) if limit == i64::from(size) => size.saturating_add(1),
         (_, Some(size)) => size,
-        (_, None) => return,
+        (_, None) => return Ok(()),
     };
     find.append(cstr!("batchSize"), size);
+    Ok(())
 }
 
 impl<'c> IntoFuture for Query<'c> {

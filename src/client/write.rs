@@ -256,8 +256,8 @@ impl<'c> Write<'c> {
         })
     }
 
-    /// Lets the statements run in any order, and continues after a statement fails. By default, the first failure stops
-    /// the rest.
+    /// Lets the statements run in any order, and continues after a statement fails. By default, and in a
+    /// transaction, the first failure stops the rest.
     pub fn unordered(mut self) -> Self {
         self.ordered = false;
         self

@@ -216,7 +216,9 @@ impl ObservedClient {
         let connects_late = which == Which::Single && observes_topology;
         let observed = Self { client, events, topology_id, observes_logs_of, spans, connects_late };
         // In the specification, creating a client starts its monitors. In wharf, the first use of the client does.
-        // The cases of single clients have the same time limits. The log messages of the task do not belong to the case.
+        // Single clients connect here, too, because their cases have the same time limits: except where pools,
+        // topologies or heartbeats are observed, since those events would come too early. The task's log messages do
+        // not belong to the case.
         if which == Which::Pooled || !(observes_topology || subscribes_to_pools) {
             let client = observed.client.clone();
             let connecting = tokio::spawn(async move { client.connect().await });

@@ -96,7 +96,8 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
 
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. If false, the writes
+    /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. In a transaction, it
+    /// always does, because it ends the transaction. If false, the writes
     /// are executed in any order.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
@@ -585,6 +586,7 @@ impl ClientBulkWriteFailure {
             (Some(first), 1, ..) => first.to_string(),
             (Some(first), failed, ..) => format!("{first}; {failed} writes failed"),
             (None, _, Some(concern), _) => format!("the write concern was not met: {concern}"),
+            (None, _, None, Some(cause)) if self.partial_result.is_none() => cause.to_string(),
             (None, _, None, Some(cause)) => format!("a part of the writes was executed before: {cause}"),
             (None, _, None, None) => "no write failed".to_owned(),
         }

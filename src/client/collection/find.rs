@@ -53,9 +53,7 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
     /// Sets the maximum number of documents to return (`limit`). Zero means all. A negative number requests that many
     /// in a single batch.
     pub fn limit(mut self, documents: i64) -> Self {
-        if documents != 0 {
-            self.request.body.set("limit", "limit", Shape::Any, &documents.saturating_abs());
-        }
+        self.request.body.set("limit", "limit", Shape::Any, &documents.saturating_abs());
         if documents < 0 {
             self.request.body.add("singleBatch", &true);
         }

@@ -353,7 +353,8 @@ pub(super) fn first_of_batch<'r>(
 /// Gives a builder the methods for its cursor.
 macro_rules! cursor_options {
     () => {
-        /// Sets the number of documents in each batch (`batchSize`). By default the server decides.
+        /// Sets the number of documents in each batch (`batchSize`). By default the server decides, in a `find` also for
+        /// zero. A negative number asks a `find` for that many documents in a single batch.
         pub fn batch_size(mut self, documents: i32) -> Self {
             self.cursor.batch_size = Some(documents);
             self

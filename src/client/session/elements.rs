@@ -142,10 +142,12 @@ mod tests {
             document(&elements)
         };
         assert_eq!(appended(None, None, None), rawdoc! { "x": true });
+        assert_eq!(appended(Some(""), None, None), rawdoc! { "x": true });
         let expected = rawdoc! { "x": true, "readConcern": { "level": "majority", "afterClusterTime": after } };
         assert_eq!(appended(Some("majority"), Some(after), None), expected);
         let expected = rawdoc! { "x": true, "readConcern": { "afterClusterTime": after } };
         assert_eq!(appended(None, Some(after), None), expected);
+        assert_eq!(appended(Some(""), Some(after), None), expected);
         let expected = rawdoc! { "x": true, "readConcern": { "level": "snapshot", "atClusterTime": at } };
         assert_eq!(appended(Some("snapshot"), None, Some(at)), expected);
     }

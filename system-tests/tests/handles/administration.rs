@@ -231,7 +231,7 @@ async fn time_limit_replaces_max_time_of_administrative_commands() {
     let search = || orders.list_search_indexes().max_time(Duration::from_secs(1)).allow_disk_use(true);
     let _ = search().await.unwrap();
     orders.create_index(IndexModel::new(doc! { "a": 1 })).max_time(Duration::from_secs(1)).await.unwrap();
-    // The limit of each call does not concern the server.
+    // A limit for each call is not sent to the server.
     let _ = search().timeout_mode(TimeoutMode::Iteration).await.unwrap();
     let arrived = arrived(&server);
     let limits: Vec<_> = arrived.iter().map(|command| command.get_i64("maxTimeMS").ok()).collect();

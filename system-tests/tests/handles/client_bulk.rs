@@ -204,6 +204,24 @@ async fn write_errors_are_collected_if_the_writes_are_not_ordered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn error_has_every_label_and_the_ids_although_the_reply_cannot_be_read() {
+    let answers = |_: &str, _: usize| {
+        let mut reply = reply(doc! { "nErrors": 1 }, vec![refused(0)]);
+        reply.insert("errorLabels", ["NewLabel"]);
+        reply
+    };
+    let (_server, client) = start("", answers).await;
+    let error = client.bulk_write(inserts(&client, 1)).await.unwrap_err();
+    assert!(error.has_label("NewLabel") && !error.has_label("OldLabel"), "{error}");
+
+    let (_server, client) = start("", |_, _| reply(doc! { "nInserted": "one" }, vec![])).await;
+    let models = [orders(&client).model(WriteModel::insert_one(doc! { "text": "a" }))];
+    let error = client.bulk_write(models).await.unwrap_err();
+    assert_eq!(error.generated_ids().len(), 1, "{error}");
+    assert!(error.to_string().starts_with("the reply to bulkWrite cannot be read"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn write_that_fails_in_a_transaction_is_the_last() {
     let answers = |_: &str, _: usize| reply(doc! { "nErrors": 1, "nInserted": 1 }, vec![refused(0)]);
     let (server, client) = start("", answers).await;

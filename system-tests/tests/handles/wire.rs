@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use wharf::client::{CursorType, ReturnDocument, Session, TransactionOptions, WriteModel};
-use wharf::{Acknowledgement, Client, Database, ReadPreference, ReadPreferenceMode, WriteConcern};
+use wharf::{Acknowledgement, Client, ClientError, Database, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{Order, arrived, scripted};
@@ -125,6 +125,13 @@ async fn negative_limits_ask_for_a_single_batch_and_zeros_are_left_out() {
             Some(size) => find.batch_size(*size).await,
             None => find.await,
         };
+    }
+    for (argument, find) in [
+        ("limit", orders.find(doc! {}).limit(10).limit(0)),
+        ("batch_size", orders.find(doc! {}).batch_size(-5).options(doc! { "singleBatch": false })),
+    ] {
+        let Err(ClientError::Argument { name, .. }) = find.await else { panic!("{argument} is sent") };
+        assert_eq!(name, argument);
     }
     let expected = cases.map(|(.., fields)| {
         let mut command = doc! { "find": "orders", "filter": {} };
