@@ -83,6 +83,7 @@ pub use deployment::{ServerSelectionError, TopologySubscriber, TopologySummary};
 pub use error::{BodyError, ClientError, Result};
 pub use operation::Operation;
 pub use query::Query;
+pub(crate) use session_handle::End;
 pub use session_handle::{Session, StartSession};
 pub use spans::TracingOptions;
 pub use status::{ClientStatus, ServerStatus};

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, Timestamp};
 
-use self::ending::{End, end_transaction};
+pub(crate) use self::ending::End;
+use self::ending::end_transaction;
 pub use self::starting::StartSession;
 use super::Client;
 use super::command_events::Observation;
@@ -195,7 +196,7 @@ impl Session {
         &mut self,
         limit: Duration,
     ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.commit_within(Limit::of(limit).start(), Location::caller())
+        self.end(End::Commit, Some(Limit::of(limit).start()), Location::caller())
     }
 
     /// Aborts the transaction as [`abort_transaction`](Self::abort_transaction) does, but within this limit (`timeoutMS`).
@@ -213,7 +214,7 @@ impl Session {
         &mut self,
         limit: Duration,
     ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.abort_within(Limit::of(limit).start(), Location::caller())
+        self.end(End::Abort, Some(Limit::of(limit).start()), Location::caller())
     }
 
     /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
@@ -392,8 +393,8 @@ impl Session {
         Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false, process: self.process }
     }
 
-    /// Ends the transaction: sends the command, and repeats it once if the error allows it.
-    async fn end(
+    /// Ends the transaction: sends the command, and repeats it once if the error allows it. `limit` is already running.
+    pub(crate) async fn end(
         &mut self,
         end: End,
         limit: Option<Limit>,

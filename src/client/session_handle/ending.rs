@@ -21,7 +21,7 @@ use crate::pool::runtime::Connection;
 
 /// How a transaction ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Commit,
     Abort,
 }

@@ -1,8 +1,5 @@
 //! The time limits of sessions and transactions, including the limits of blocking calls.
 
-use std::panic::Location;
-
-use super::super::error::ClientError;
 use super::super::in_session::Explicit;
 use super::Session;
 use super::ending::End;
@@ -29,24 +26,6 @@ impl Session {
     /// Returns the time limit of an abort without starting it.
     pub(crate) fn limit_of_abort(&self) -> Limit {
         End::Abort.limit_in(self.explicit())
-    }
-
-    /// Commits the transaction. `limit` comes from [`limit_of_commit`](Self::limit_of_commit), and is already running.
-    pub(crate) fn commit_within(
-        &mut self,
-        limit: Limit,
-        site: &'static Location<'static>,
-    ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.end(End::Commit, Some(limit), site)
-    }
-
-    /// Aborts the transaction. `limit` comes from [`limit_of_abort`](Self::limit_of_abort), and is already running.
-    pub(crate) fn abort_within(
-        &mut self,
-        limit: Limit,
-        site: &'static Location<'static>,
-    ) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
-        self.end(End::Abort, Some(limit), site)
     }
 
     /// Returns the time limit of the next [`advance`](super::super::repeating::Repeating::advance) without starting it.

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Client, Prepared};
 use crate::client::{
-    self, BodyError, ClientError, OpenCursor, Operation, Query, Repeating, StartSession, TransactionOptions,
+    self, BodyError, ClientError, End, OpenCursor, Operation, Query, Repeating, StartSession, TransactionOptions,
     TransactionState, TypedCommand, Watch, WatchTarget, Write,
 };
 use crate::endpoint::Limit;
@@ -212,7 +212,7 @@ impl Session {
     #[track_caller]
     pub fn commit_transaction(&mut self) -> Result<(), ClientError> {
         let (session, site) = (&mut self.session, Location::caller());
-        self.client.drive_within(session.limit_of_commit(), |limit| session.commit_within(limit, site))?
+        self.client.drive_within(session.limit_of_commit(), |limit| session.end(End::Commit, Some(limit), site))?
     }
 
     /// Commits the transaction within this limit (`timeoutMS`). Zero means no limit.
@@ -223,7 +223,7 @@ impl Session {
     #[track_caller]
     pub fn commit_transaction_within(&mut self, limit: Duration) -> Result<(), ClientError> {
         let (session, site) = (&mut self.session, Location::caller());
-        self.client.drive_within(Limit::of(limit), |limit| session.commit_within(limit, site))?
+        self.client.drive_within(Limit::of(limit), |limit| session.end(End::Commit, Some(limit), site))?
     }
 
     /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
@@ -235,7 +235,7 @@ impl Session {
     #[track_caller]
     pub fn abort_transaction(&mut self) -> Result<(), ClientError> {
         let (session, site) = (&mut self.session, Location::caller());
-        self.client.drive_within(session.limit_of_abort(), |limit| session.abort_within(limit, site))?
+        self.client.drive_within(session.limit_of_abort(), |limit| session.end(End::Abort, Some(limit), site))?
     }
 
     /// Aborts the transaction within this limit (`timeoutMS`). Zero means no limit.
@@ -246,7 +246,7 @@ impl Session {
     #[track_caller]
     pub fn abort_transaction_within(&mut self, limit: Duration) -> Result<(), ClientError> {
         let (session, site) = (&mut self.session, Location::caller());
-        self.client.drive_within(Limit::of(limit), |limit| session.abort_within(limit, site))?
+        self.client.drive_within(Limit::of(limit), |limit| session.end(End::Abort, Some(limit), site))?
     }
 
     /// Runs `body` in a transaction and commits it. Repeats `body` and the commit if the labels of their errors allow
