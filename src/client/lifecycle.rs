@@ -52,7 +52,7 @@ impl Client {
         let Some(runtime) = self.deployment().home() else { return Err(ServerSelectionError::NoRuntime.into()) };
         let (tell, mut told) = unbounded_channel();
         let mut opening = JoinSet::new();
-        // For each server, the number of open connections, and the number wanted.
+        // For each server, the number of connections that it has had open, and the number wanted.
         let mut servers = Vec::new();
         for server in self.deployment().servers() {
             if server.pool.state().phase != Phase::Ready {
@@ -67,16 +67,16 @@ impl Client {
         drop(tell);
         let wanted = servers.iter().fold(0, |sum: u32, (_, wanted)| sum.saturating_add(*wanted));
         progress(0, wanted);
-        let mut counted = 0;
+        let mut opened = 0;
         loop {
             tokio::select! {
                 biased;
                 Some((place, open)) = told.recv() => {
-                    servers[place].0 = servers[place].1.min(open);
-                    let open = servers.iter().fold(0, |sum: u32, (open, _)| sum.saturating_add(*open));
-                    while counted < open {
-                        counted += 1;
-                        progress(counted, wanted);
+                    let (reached, most) = &mut servers[place];
+                    while *reached < open.min(*most) {
+                        *reached += 1;
+                        opened += 1;
+                        progress(opened, wanted);
                     }
                 }
                 ended = opening.join_next() => match ended {

@@ -218,8 +218,7 @@ fn put_batch_size(find: &mut RawDocumentBuf, size: Option<i32>) -> Result<(), Cl
         find.append(cstr!("singleBatch"), true);
     }
     let size = match (limit, size.map(i32::saturating_abs)) {
-        (Some(limit), None) if is_single && !has_field(find, "batchSize") => limit.try_into().unwrap_or(i32::MAX),
-        (Some(limit), Some(_)) if is_single => limit.try_into().unwrap_or(i32::MAX),
+        (Some(limit), _) if is_single && !has_field(find, "batchSize") => limit.try_into().unwrap_or(i32::MAX),
         // A full batch leaves the cursor open on the server (CRUD, "Setting limit and batchSize options for find
         // commands").
         (Some(limit), Some(size)) if limit == i64::from(size) => size.saturating_add(1),

@@ -105,7 +105,7 @@ impl Live {
         let events = happenings.since(load.begun());
         let moment = self.moment(load, status, &events);
         match &self.output {
-            // The run goes on if nobody reads it.
+            // The run goes on without a reader.
             Output::Json => _ = writeln!(io::stdout(), "{}", picture::json(&moment)),
             Output::Text => picture::describe(&moment).iter().for_each(|line| eprintln!("{line}")),
             Output::Picture(terminal) => {

@@ -78,12 +78,11 @@ async fn print_json(source: &Source, interval: Duration) -> Result<(), Box<dyn E
     let (begun, mut before, mut since) = (Instant::now(), source.read().await?, Instant::now());
     let mut ended = pin!(end_signal()?);
     loop {
-        tokio::select! {
-            () = tokio::time::sleep(interval) => {}
-            () = &mut ended => return Ok(()),
-        }
         let now = tokio::select! {
-            now = source.read() => now?,
+            now = async {
+                tokio::time::sleep(interval).await;
+                source.read().await
+            } => now?,
             () = &mut ended => return Ok(()),
         };
         let line = json(&lines(&before, &now, since.elapsed()), begun.elapsed());
@@ -94,7 +93,7 @@ async fn print_json(source: &Source, interval: Duration) -> Result<(), Box<dyn E
     }
 }
 
-/// Prints a line. Returns whether anybody reads it.
+/// Prints a line. Returns whether the output still has a reader.
 fn print_line(line: &impl Display) -> io::Result<bool> {
     match writeln!(io::stdout(), "{line}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),

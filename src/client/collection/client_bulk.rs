@@ -97,8 +97,7 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
     options!([request.body] bypass_document_validation, comment, let_vars);
 
     /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. In a transaction, it
-    /// always does, because it ends the transaction. If false, the writes
-    /// are executed in any order.
+    /// always does, because it ends the transaction. If false, the writes are executed in any order.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self

@@ -189,13 +189,14 @@ impl<E: Establish> Pool<E> {
         let _warm_up = core.begin_warm_up();
         let (mut openings, mut told) = (Vec::new(), None);
         // The connections that were open at first, and those that this call opened. Idle ones may be closed meanwhile.
-        let (mut reached, mut opened) = (None, 0);
+        let (status, mut opened) = (core.status(), 0);
+        let open_at_first = status.total - status.pending;
         loop {
             // Listens before it reads the status, so that later changes are announced.
             let mut change = core.environment().population.listen();
             let wanted = connections.min(self.options().capacity());
             let lacked_budget = core.lacks_budget();
-            let has_opened_all = reached.is_some_and(|reached| reached + opened >= wanted);
+            let has_opened_all = open_at_first + opened >= wanted;
             while !has_opened_all && let Some(pending) = core.create_to_warm_up(wanted) {
                 let home = self.home(|| Handle::try_current().ok());
                 let home = home.ok_or_else(|| NoRuntimeError::of(core.address()))?;
@@ -206,7 +207,6 @@ impl<E: Establish> Pool<E> {
             if told.replace(open) != Some(open) {
                 progress(open);
             }
-            reached.get_or_insert(open);
             // The budget may have become free after no connection could be created.
             let is_refused = status.pending == 0 && (lacked_budget || core.lacks_budget());
             if open >= wanted || has_opened_all || is_refused {
