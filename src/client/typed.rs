@@ -72,7 +72,7 @@ impl Client {
 pub struct TypedCommand<'c, R> {
     prepared: Prepared<'c>,
     site: &'static Location<'static>,
-    reply: PhantomData<fn() -> R>,
+    reply: PhantomData<fn() -> &'c R>,
 }
 
 impl<'c, R> TypedCommand<'c, R> {
@@ -100,7 +100,7 @@ impl<'c, R> TypedCommand<'c, R> {
     }
 }
 
-impl<'c, R: DeserializeOwned + 'c> IntoFuture for TypedCommand<'c, R> {
+impl<'c, R: DeserializeOwned> IntoFuture for TypedCommand<'c, R> {
     type Output = Result<R, ClientError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
@@ -129,7 +129,7 @@ impl<R> fmt::Debug for TypedCommand<'_, R> {
     }
 }
 
-impl<'c, R: DeserializeOwned + 'c> Limited for TypedCommand<'c, R> {
+impl<'c, R: DeserializeOwned> Limited for TypedCommand<'c, R> {
     fn limit(&self) -> Result<Limit, SessionError> {
         self.prepared.limit()
     }

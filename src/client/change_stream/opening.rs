@@ -90,7 +90,7 @@ pub struct Watch<'c, T = RawDocumentBuf, C = Client> {
     started: Option<Limit>,
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
-    events: PhantomData<fn() -> T>,
+    events: PhantomData<fn() -> &'c T>,
     /// A session runs one operation at a time.
     exclusive: PhantomData<&'c mut Session>,
     site: &'static Location<'static>,
@@ -234,7 +234,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
     }
 }
 
-impl<'c, T: 'c> IntoFuture for Watch<'c, T> {
+impl<'c, T> IntoFuture for Watch<'c, T> {
     type Output = Result<ChangeStream<T>, ClientError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 

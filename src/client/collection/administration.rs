@@ -150,7 +150,7 @@ impl<C: AnyClient> Rename<'_, C> {
 pub struct ListCollections<'c, T = CollectionSpecification, C = Client> {
     request: Request<'c, C>,
     cursor: CursorOptions,
-    collections: PhantomData<fn() -> T>,
+    collections: PhantomData<fn() -> &'c T>,
 }
 
 impl<'c, T, C: AnyClient> ListCollections<'c, T, C> {

@@ -80,7 +80,7 @@ impl<C: AnyClient> Database<C> {
 pub struct Aggregate<'c, T = Document, C = Client> {
     request: Request<'c, C>,
     cursor: CursorOptions,
-    documents: PhantomData<fn() -> T>,
+    documents: PhantomData<fn() -> &'c T>,
 }
 
 impl<'c, C: AnyClient> Aggregate<'c, Document, C> {

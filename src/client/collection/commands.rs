@@ -67,7 +67,7 @@ impl<C: AnyClient> Database<C> {
 #[must_use = "it is sent when it is awaited or run"]
 pub struct RunCommand<'c, T = Document, C = Client> {
     request: Request<'c, C>,
-    reply: PhantomData<fn() -> T>,
+    reply: PhantomData<fn() -> &'c T>,
 }
 
 impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
@@ -101,7 +101,7 @@ pub struct RunCursorCommand<'c, T = Document, C = Client> {
     max_time: Option<Duration>,
     cursor_type: Option<CursorType>,
     timeout_mode: Option<TimeoutMode>,
-    documents: PhantomData<fn() -> T>,
+    documents: PhantomData<fn() -> &'c T>,
 }
 
 impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {

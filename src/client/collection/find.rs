@@ -40,7 +40,7 @@ impl<T, C: AnyClient> Collection<T, C> {
 pub struct Find<'c, T, C = Client> {
     request: Request<'c, C>,
     cursor: CursorOptions,
-    documents: PhantomData<fn() -> T>,
+    documents: PhantomData<fn() -> &'c T>,
 }
 
 impl<'c, T, C: AnyClient> Find<'c, T, C> {
@@ -96,7 +96,7 @@ builder!(Find<T> => Cursor<T>, read_preference, read_concern);
 #[must_use = "it is sent when it is awaited or run"]
 pub struct FindOne<'c, T, C = Client> {
     request: Request<'c, C>,
-    document: PhantomData<fn() -> T>,
+    document: PhantomData<fn() -> &'c T>,
 }
 
 impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
@@ -130,7 +130,7 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
 
     fn send(self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
     where
-        T: DeserializeOwned + 'c,
+        T: DeserializeOwned,
     {
         let reply = self.ready().map(Ready::read);
         async move {

@@ -195,7 +195,7 @@ builder!(CreateIndexes => Vec<String>, write_concern);
 pub struct ListIndexes<'c, T = IndexSpecification, C = Client> {
     request: Request<'c, C>,
     cursor: CursorOptions,
-    indexes: PhantomData<fn() -> T>,
+    indexes: PhantomData<fn() -> &'c T>,
 }
 
 impl<'c, T, C: AnyClient> ListIndexes<'c, T, C> {

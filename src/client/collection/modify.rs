@@ -79,7 +79,7 @@ macro_rules! modifies {
         #[must_use = "it is sent when it is awaited or run"]
         pub struct $name<'c, T, C = Client> {
             request: Request<'c, C>,
-            document: PhantomData<fn() -> T>,
+            document: PhantomData<fn() -> &'c T>,
         }
 
         impl<'c, T, C: AnyClient> $name<'c, T, C> {

@@ -403,7 +403,7 @@ macro_rules! builder {
             $(builder!(@inherited $inherited);)*
         }
 
-        impl<'c $(, $t: serde::de::DeserializeOwned + 'c)?> IntoFuture for $name<'c $(, $t)?> {
+        impl<'c $(, $t: serde::de::DeserializeOwned)?> IntoFuture for $name<'c $(, $t)?> {
             type Output = Result<$output, ClientError>;
             type IntoFuture = std::pin::Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
@@ -423,7 +423,7 @@ macro_rules! builder {
             }
         }
 
-        impl<'c $(, $t: serde::de::DeserializeOwned + 'c)?, C: super::AnyClient> super::Call for $name<'c $(, $t)?, C> {
+        impl<'c $(, $t: serde::de::DeserializeOwned)?, C: super::AnyClient> super::Call for $name<'c $(, $t)?, C> {
             type Client = C;
             type Output = $output;
 

@@ -172,7 +172,7 @@ pub struct ListSearchIndexes<'c, T = Document, C = Client> {
     stage: Fields,
     batch_size: Option<i32>,
     timeout_mode: Option<TimeoutMode>,
-    indexes: PhantomData<fn() -> T>,
+    indexes: PhantomData<fn() -> &'c T>,
 }
 
 impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {

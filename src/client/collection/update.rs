@@ -119,7 +119,7 @@ fn send<'c, R, C: AnyClient>(
     result: fn(Counts) -> R,
 ) -> impl Future<Output = Result<R, ClientError>> + Send + 'c
 where
-    R: 'c,
+    R: 'static,
 {
     request.body.add("ordered", &true);
     let ready = request.ready(true);

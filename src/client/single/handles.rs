@@ -124,7 +124,7 @@ fn run<P: Call<Client = Client>, R: Returned<P::Output>>(call: P) -> Result<R, C
 /// Gives builders the method that runs them.
 macro_rules! calls {
     ($($builder:ident $(<$t:ident>)? => $output:ty,)*) => { $(
-        impl<'c $(, $t: DeserializeOwned + 'c)?> $builder<'c $(, $t)?, Client> {
+        impl<'c $(, $t: DeserializeOwned)?> $builder<'c $(, $t)?, Client> {
             /// Sends the command, and waits for the outcome.
             ///
             /// # Errors

@@ -67,7 +67,7 @@ impl Prepared<Query<'_>> {
     }
 }
 
-impl<'c, R: DeserializeOwned + 'c> Prepared<TypedCommand<'c, R>> {
+impl<'c, R: DeserializeOwned> Prepared<TypedCommand<'c, R>> {
     /// Runs the command, and returns its reply.
     ///
     /// # Errors
