@@ -1,5 +1,5 @@
-// The guide's own links name files, for readers of the repository. If a link is defined twice, the first definition counts. So
-// `links.txt` comes first: its links are for readers of the documentation.
+// The guide's own links name files, for readers of the repository. If a link is defined twice, the first definition
+// wins. So `links.txt` comes first: its links are for readers of the documentation.
 #![doc = include_str!("guide/links.txt")]
 #![doc = include_str!("guide.md")]
 

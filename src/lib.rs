@@ -48,7 +48,7 @@
 //! - A pool that you build yourself starts paused: call [`Pool::ready`]. It connects to one server. [`Options::endpoints`]
 //!   returns an [`Endpoint`] for each of several servers.
 //! - [`OperationError`] and [`CheckOutError`] tell you whether to retry. A pool sends a command twice only if the
-//!   server refused it and demanded reauthentication (error 391), and it never clears itself. A client retries commands
+//!   server refused it and required reauthentication (error 391), and it never clears itself. A client retries commands
 //!   and clears its pools, as the specifications require.
 //! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, the pool moves to the next runtime
 //!   that uses it: see ["Runtimes"](Pool#runtimes).
@@ -107,7 +107,7 @@ pub mod single;
 pub mod telemetry;
 mod text;
 
-/// The crate `bson`, version 3, whose documents the API uses. A crate that depends on `bson` directly needs the same
+/// Version 3 of the `bson` crate, whose documents the API uses. A crate that depends on `bson` directly needs the same
 /// major version.
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]

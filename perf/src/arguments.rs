@@ -41,8 +41,8 @@ pub enum Mode {
     /// Compares pools under more load than they can serve, with and without the refusal of late check-outs. Needs no
     /// mongod.
     Overload(overload::Overload),
-    /// Uses pools in every way at once for long, with clears, resizes, renewals and restarts, and counts what is left. Exits
-    /// with 1 unless all counts are right.
+    /// Uses pools in every way at once for a long time, with clears, resizes, renewals and restarts, and counts what is
+    /// left. Exits with 1 unless all counts are right.
     Soak(soak::Soak),
     /// Draws the pictures of BENCHMARKS.md from the figures in docs/pictures/data. Needs no server.
     Report(Report),

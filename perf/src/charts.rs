@@ -27,9 +27,9 @@ struct Chart {
     /// The page with the figures, unless they were measured elsewhere.
     #[serde(default = "benchmarks")]
     page: String,
-    /// The page's heading whose first table has the figures.
+    /// The heading on the page whose first table holds the figures.
     section: Option<String>,
-    /// The subjects that are wharf's.
+    /// wharf's own subjects.
     own: BTreeSet<String>,
     panels: Vec<Panel>,
     notes: String,
@@ -141,7 +141,7 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, Failure> {
 }
 
 impl Chart {
-    /// Replaces the figures by measured figures, and drops all that were not measured.
+    /// Replaces the figures with measured figures, and drops all figures that were not measured.
     fn take(&mut self, measured: &Measured, file: &Path) {
         for panel in &mut self.panels {
             for row in &mut panel.rows {

@@ -11,7 +11,7 @@ use crate::subjects::Kind;
 /// How much worse than the floor wharf may be.
 const TOLERANCE: f64 = 0.05;
 
-/// `None` if it was not measured.
+/// A claim about a figure, the measured figure, and whether the claim holds.
 pub struct Claim {
     text: String,
     found: String,

@@ -64,7 +64,7 @@ impl Rounds<'_> {
         Ok(measurements)
     }
 
-    /// Measures all subjects under load, by turns.
+    /// Measures all subjects under load, in turn.
     fn cells(&self, round: u32, tasks: u32) -> Result<Vec<Measurement<CellResult>>, Failure> {
         let workers = self.server.workers();
         let turns = self.arguments.seconds.div_duration_f64(self.arguments.turn).ceil() as u32;
@@ -74,7 +74,7 @@ impl Rounds<'_> {
         })
     }
 
-    /// Measures the cold starts of all subjects, by turns.
+    /// Measures the cold starts of all subjects, in turn.
     fn cold_starts(
         &self,
         measured: &'static str,

@@ -224,7 +224,7 @@ async fn run_in_turns<S: Subject>(subject: &S, gate: &Gate) -> Result<(), Failur
     Ok(())
 }
 
-/// Has `tasks` tasks run `each` operations each, without a warm-up.
+/// Makes `tasks` tasks run `each` operations each, without a warm-up.
 pub fn run<S: Subject>(runtime: &Runtime, subject: &Arc<S>, tasks: u32, each: u64) -> Result<(), Failure> {
     let ping = |subject: Arc<S>| async move {
         for _ in 0..each {

@@ -179,7 +179,7 @@ struct Fetch {
 }
 
 impl Busy {
-    /// Returns whether a core has the line in a state that allows the access, and still will have it at that time.
+    /// Returns whether a core has the line in a state that allows the access, and will still have it at that time.
     fn is_hit(&self, core: usize, access: Access, at: Picos) -> bool {
         let allows = match self.present.state(core) {
             State::Modified | State::Exclusive => true,

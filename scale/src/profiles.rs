@@ -6,8 +6,8 @@
 //! | --- | --- | --- |
 //! | `transfer` | measured by the probe that perf/README.md describes | fitted to connections that two cores return elsewhere |
 //! | `update`, `spin` | measured by the same probe | usual values |
-//! | `window` | the 448 instructions that the core has in flight, at the 18 a nanosecond that the probe has seen | none: without a window, the same case fits, because a later load waits for a locked instruction there. Not measured |
-//! | `driver`, `batch` | measured: a task that only yields, alone on tokio, takes 370 ns more than one of 64. The time of the system call and of the clock is `driver`, the rest `batch` | usual values |
+//! | `window` | the 448 instructions that the core has in flight, at the 18 a nanosecond that the probe has seen | none: the same case fits without a window, because there a load waits for an earlier locked instruction. Not measured |
+//! | `driver`, `batch` | measured: a task that only yields takes 370 ns longer alone on tokio than as one of 64. The time of the system call and of the clock is `driver`, the rest `batch` | usual values |
 //! | `call`, `awake` | measured: a system call, and half of a round trip between two threads that sleep | usual values |
 //! | `clock` | a reading of the time stamp counter, as in the probe | a subscriber costs about three times as much there |
 //! | `step` | fitted to the hits of one core | the same |

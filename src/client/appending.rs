@@ -75,8 +75,8 @@ pub(super) fn session_use<'u>(
     }
 }
 
-/// Returns the read concern that a handle or a call sets: nothing for the server's default, unless the client's options
-/// have a level.
+/// Returns the read concern that a handle or a call sets. For the server's default (an empty `level`), returns `None`,
+/// or an empty document if the client's options have a level.
 pub(super) fn own_read_concern(client: &Client, level: &str) -> Option<RawDocumentBuf> {
     match level {
         "" => client.options().read_concern.is_some().then(RawDocumentBuf::new),

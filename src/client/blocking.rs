@@ -25,7 +25,7 @@
 //!
 //! | | this client | [`single::Client`] |
 //! | --- | --- | --- |
-//! | threads that call it at a time | run at the same time, each on a connection of the pool | take turns |
+//! | calls from several threads | run at the same time, each on a connection of the pool | take turns |
 //! | servers are checked | by monitors, all the time | by operations |
 //! | threads that it starts | one, from the first call until the last clone is dropped | none |
 //! | `heartbeatFrequencyMS`, `serverSelectionTryOnce`, `minPoolSize` | as for [`wharf::Client`](crate::Client) | other defaults, or not used |

@@ -38,7 +38,8 @@ const HAS_LABEL: i32 = 9;
 const RESUMABLE: [i32; 17] =
     [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 63, 150, 13388, 234, 133];
 
-/// The longest pause before a resumption that follows another resumption without a batch between them.
+/// The longest pause before the second of two resumptions without a batch between them. It doubles with each further
+/// resumption.
 const BASE_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before any resumption.
 const MAX_PAUSE: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 /// One transaction's cursors that are closing.
 #[derive(Default)]
 pub(super) struct ClosingQueue {
-    /// Their numbers. The first cursor is closing now.
+    /// The numbers of the queued cursors. The first cursor is closing now.
     queued: Mutex<VecDeque<u64>>,
     /// Notified whenever a cursor leaves the queue.
     left: Notify,

@@ -154,7 +154,7 @@ pub struct CommandSource {
 /// Receives a client's command events. Every `Fn(&CommandEvent)` is a subscriber.
 ///
 /// The task that runs the command calls the subscriber, and waits for it. A slow subscriber therefore slows operations
-/// down: if its work may take long, it should pass the event on. A panic is caught. A subscriber may use the client,
+/// down: if its work may take a while, it should pass the event on. A panic is caught. A subscriber may use the client,
 /// but must not block on it.
 pub trait CommandSubscriber: Send + Sync + 'static {
     /// Receives an event.
@@ -189,7 +189,7 @@ pub(super) struct CommandEvents {
     reads_documents: bool,
     log: log::Log,
     spans: Spans,
-    /// Whether there are observers other than `tracing` and the crate `log`.
+    /// Whether there are observers other than `tracing` and the `log` crate.
     has_own_observers: bool,
 }
 
@@ -232,7 +232,7 @@ impl Observation {
     ///
     /// # Cancel safety
     ///
-    /// As for `operation`.
+    /// The same as for `operation`.
     pub(super) async fn within<T, E: Exception>(
         &self,
         mut operation: Pin<&mut impl Future<Output = Result<T, E>>>,

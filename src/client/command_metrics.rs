@@ -8,10 +8,10 @@ use super::command_events::{CommandEvent, CommandSubscriber};
 use crate::pool::metrics::{Histogram, Recorder};
 use crate::telemetry::{MetricKind, ReadingValue, write_metric};
 
-/// The number of names that have times of their own.
+/// The maximum number of command names that are timed separately.
 const NAMES: usize = 64;
 
-/// The name for the commands whose names have no times of their own.
+/// The name under which all other commands are counted.
 const OTHER: &str = "other";
 
 const METRIC: &str = "wharf_command_seconds";
@@ -38,11 +38,11 @@ const HELP: &str = "The duration of commands, from sending a command to its repl
 /// # }
 /// ```
 ///
-/// The commands are those with a [`CommandEvent`]: each attempt of an operation counts, and a command whose caller
-/// dropped it has failed. A reply that reports errors of individual writes is a success.
+/// The commands are those with a [`CommandEvent`]: each attempt of an operation counts, and a command that its caller
+/// dropped counts as failed. A reply that reports errors of individual writes is a success.
 ///
-/// The first 64 names have times of their own, because an application may run commands with any name. All other commands
-/// are counted under the name `other`.
+/// Only the first 64 names are timed separately, because an application may run commands with any name. All other
+/// commands are counted under the name `other`.
 ///
 /// # Cost
 ///
@@ -83,7 +83,7 @@ impl CommandMetrics {
         Self::default()
     }
 
-    /// Returns the times so far of all commands that have ended, in the order of their names.
+    /// Returns the times of all commands that have ended so far, sorted by name.
     #[must_use]
     pub fn snapshot(&self) -> Vec<CommandTimes> {
         let named = self.0.places.iter().map_while(OnceLock::get).chain(once(&self.0.other));
@@ -97,7 +97,7 @@ impl CommandMetrics {
         times
     }
 
-    /// Returns the metric `wharf_command_seconds` in the text format of Prometheus (version 0.0.4): a histogram with the
+    /// Returns the metric `wharf_command_seconds` in the Prometheus text format (version 0.0.4): a histogram with the
     /// labels `command` and `outcome`, in the buckets of [`prometheus_text`](crate::telemetry::prometheus_text).
     #[must_use]
     pub fn prometheus_text(&self) -> String {

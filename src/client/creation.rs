@@ -7,7 +7,7 @@ impl Client {
     /// Creates a client from a connection string, without resolving a name or connecting.
     ///
     /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and again while
-    /// the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A failed look-up is
+    /// the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A failed lookup is
     /// repeated, and the errors of server selection say why it failed.
     ///
     /// # Errors

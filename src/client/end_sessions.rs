@@ -1,4 +1,5 @@
-//! Tells servers that sessions have ended (`endSessions`): at a shutdown, and for sessions that cannot be reused.
+//! Tells servers that sessions have ended (`endSessions`): when the client shuts down, and for sessions that cannot be
+//! reused.
 
 use std::mem;
 use std::panic::Location;

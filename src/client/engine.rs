@@ -12,7 +12,7 @@
 //!
 //! | operation | [`Retryability`] | repeated | why |
 //! | --- | --- | --- | --- |
-//! | read | `Read` | once after a network error, a cleared pool or a code of the list, with `retryReads` | it changes nothing (Retryable Reads, "Retryable Error") |
+//! | read | `Read` | once after a network error, a cleared pool or a listed error code, with `retryReads` | it changes nothing (Retryable Reads, "Retryable Error") |
 //! | write with `txnNumber` | `Write` | once after an error with `RetryableWriteError`, with `retryWrites` | the server knows its number (Retryable Writes, "Executing Retryable Write Commands") |
 //! | write without `txnNumber`: many documents, `w: 0`, a standalone; `aggregate` with `$out` or `$merge` | `OtherWrite` | no | it may have been executed (Retryable Writes, "Unsupported Write Operations"; Retryable Reads, "Unsupported Read Operations") |
 //! | read or write in a transaction | `OtherRead`, `OtherWrite` | no | the application repeats the whole transaction (Transactions, "Interaction with Retryable Writes") |

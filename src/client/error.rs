@@ -97,7 +97,7 @@ pub enum ClientError {
         /// The time limit of the whole call.
         limit: Duration,
     },
-    /// A file of a GridFS bucket does not exist, or its chunks do not match its document. Needs the feature `gridfs`.
+    /// A file of a GridFS bucket does not exist, or its chunks do not match its document. Needs the `gridfs` feature.
     #[error("the file with {file} {problem}", file = Printable(file))]
     #[non_exhaustive]
     GridFs {
@@ -139,8 +139,8 @@ pub use file_problem::GridFsProblem;
 impl ClientError {
     /// Wraps the application's own error, so that the body of a transaction can return it.
     ///
-    /// If one of the error's sources is a client's error, the methods of this type answer for that client's error. So
-    /// the labels are kept, and the transaction can be repeated.
+    /// If one of the error's sources is a `ClientError`, the methods of this type report that error's properties. Its
+    /// labels are therefore kept, and the transaction can be repeated.
     /// [`with_transaction_as`](crate::client::Session::with_transaction_as) returns errors of other types unchanged.
     #[doc(alias = "custom")]
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {

@@ -113,10 +113,10 @@ impl Explicit {
         labels
     }
 
-    /// Starts a transaction. Returns the pin of the last transaction.
+    /// Starts a transaction. Returns the previous transaction's pin.
     pub(super) fn start_transaction(&self, options: TransactionOptions) -> Result<Option<Pinned>, SessionError> {
         let last = self.lock().start_transaction(options)?;
-        // The cursors of the last transaction do not delay this transaction.
+        // The cursors of the previous transaction do not delay this transaction.
         *self.locked_closing() = Arc::default();
         let events = self.client.command_events();
         if events.may_be_observed() {

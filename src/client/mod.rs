@@ -163,7 +163,7 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// | wait for a server, or open connections before they are needed | [`connect`](Self::connect), [`warm_up`](Self::warm_up) |
 /// | see the servers and their pools | [`status`](Self::status), [`metrics`](Self::metrics) |
 /// | find what holds connections | [`account_for_holders`](Self::account_for_holders) |
-/// | end | [`shutdown`](Self::shutdown) |
+/// | shut the client down | [`shutdown`](Self::shutdown) |
 ///
 /// A client is created without a runtime, and does not connect until it is first used. Clones are cheap, and share
 /// everything. Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`]
@@ -177,9 +177,9 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 ///
 /// # Forks
 ///
-/// A forked child may use a client that it inherits. In the child, the client monitors the servers anew, on new
-/// connections, and leaves the parent's connections alone. The child's client does not share sessions with the parent.
-/// The `_id`s that the child adds to documents differ from the `_id`s of the parent and of the parent's other children.
+/// A forked child may use a client that it inherits. In the child, the client starts new monitors, on new connections,
+/// and leaves the parent's connections alone. The child's client does not share sessions with the parent. The `_id`s
+/// that the child adds to documents differ from the `_id`s of the parent and of the parent's other children.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -341,16 +341,16 @@ impl Client {
     }
 
     /// Replaces the credential, the TLS options and the compressors with the values in `options`, for instance because
-    /// a password or a certificate has changed. All other options must be the client's own.
+    /// a password or a certificate has changed. All other options must be the same as the client's.
     ///
-    /// The files that the options name are read now. Connections that are opened from now on use the new options,
-    /// including the monitors'. The pools are [renewed](crate::Pool::renew): no operation that begins after this has
-    /// returned uses an earlier connection, and no operation fails. Until the operations in progress have ended, the
-    /// server must accept both the old and the new values. Sessions, cursors and change streams continue. A monitor
-    /// keeps its connection for as long as the connection lasts, because it is not authenticated.
+    /// The files that the options name are read now. Connections that are opened from now on, including the monitors',
+    /// use the new options. The pools are [renewed](crate::Pool::renew): no operation fails, and operations that begin
+    /// after this call has returned do not use earlier connections. Until the operations in progress have ended, the
+    /// server must accept both the old and the new values. Sessions, cursors and change streams continue. A monitor's
+    /// connection is not authenticated, so the monitor keeps it for as long as it lasts.
     ///
-    /// The new options are not tried out: if the servers refuse them, operations fail until they are replaced again. The
-    /// client keeps former credentials in memory until it is dropped.
+    /// The new options are not tested first: if the servers refuse them, operations fail until they are replaced again.
+    /// The client keeps former credentials in memory until it is dropped.
     ///
     /// ```no_run
     /// use wharf::{Client, InvalidOption, Options};
@@ -362,8 +362,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names an option that cannot change while the client is in use, such as `hosts` or `replicaSet`, or an
-    /// option that is invalid, such as a file that cannot be read. Then nothing has changed.
+    /// [`InvalidOption`] names an option that cannot change while the client is in use, such as `hosts` or
+    /// `replicaSet`, or an option that is invalid, such as a file that cannot be read. In that case, nothing changes.
     #[doc(alias("rotate", "reload"))]
     pub fn replace_options(&self, options: Options) -> Result<(), InvalidOption> {
         self.deployment().replace_options(options)

@@ -66,8 +66,8 @@ pub(super) enum Kind {
 
 impl<'a> Operation<'a> {
     /// Creates an operation from any command. The client does not inspect the document, or check the reply for a
-    /// `writeConcernError` (Run Command). Only in a transaction or a snapshot session does it refuse a command that
-    /// has a read or write concern.
+    /// `writeConcernError` (Run Command). It refuses a command with a read or write concern only in a transaction or a
+    /// snapshot session.
     pub fn new(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Command, database, body)
     }
@@ -77,7 +77,7 @@ impl<'a> Operation<'a> {
     /// The client does not check whether the command is a retryable read (Retryable Reads), apart from `$out` and
     /// `$merge`. In particular, it retries a `mapReduce`, which is not a retryable read: the server does not notice
     /// that the connection was lost, and continues the first execution alongside the second. Use [`new`](Self::new) for
-    /// a `mapReduce`. The same holds for a `getMore`, which a cursor sends itself.
+    /// a `mapReduce`, and also for a `getMore`, unless a cursor sends it for you.
     pub fn read(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Read, database, body)
     }

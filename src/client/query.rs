@@ -139,8 +139,8 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets the number of documents in each batch (`batchSize`). By default the server decides, in a `find` also for
-    /// zero. A negative number asks a `find` for that many documents in a single batch.
+    /// Sets the number of documents in each batch (`batchSize`). By default the server decides. In a `find`, zero also
+    /// leaves the choice to the server, and a negative number requests that many documents in a single batch.
     pub fn batch_size(mut self, documents: i32) -> Self {
         self.batch_size = Some(documents);
         self

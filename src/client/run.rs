@@ -30,7 +30,7 @@ use crate::pool::runtime::Connection;
 use crate::pool::runtime::boxed;
 
 impl Client {
-    /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Short for
+    /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Shorthand for
     /// [`run`](Self::run) with [`Operation::new`].
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] tells how far the operation got.
+    /// [`ClientError`] says how far the operation got.
     ///
     /// # Cancel safety
     ///
@@ -229,8 +229,8 @@ impl<'a> Running<'a> {
         let limit = client.timeout_of(operation.limiting_session(), &operation.command)?;
         if limit.is_set() {
             operation.command.set_limit(limit.start());
-            // `timeoutMS` replaces the option `maxTimeMS` (Client Side Operations Timeout, "Validation and Overrides"). An
-            // application's own command is sent as it is.
+            // `timeoutMS` replaces the `maxTimeMS` option (Client Side Operations Timeout, "Validation and Overrides").
+            // An application's own command is sent as it is.
             let is_own = operation.kind == Kind::Command && !operation.is_named_by_command;
             if !is_own && has_field(operation, "maxTimeMS") {
                 self.without_max_time = without(operation.command.body(), "maxTimeMS").map(Box::new);
@@ -276,7 +276,7 @@ impl<'a> Running<'a> {
             (state.begin(&session_use), is_in_transaction, state.is_causally_consistent())
         };
         self.session = InSession::Explicit(explicit);
-        // Drops the pin of the last transaction outside the lock.
+        // Drops the previous transaction's pin outside the lock.
         drop(begun?);
         self.is_in_transaction = is_in_transaction;
         if is_causally_consistent && !is_in_transaction {

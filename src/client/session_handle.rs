@@ -160,7 +160,7 @@ impl Session {
     /// [`ClientError::Session`] in a transaction, in a session with `snapshot`, or for an unacknowledged write concern.
     pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<(), ClientError> {
         let started = self.explicit.start_transaction(options);
-        // Drops the pin of the last transaction outside the lock.
+        // Drops the previous transaction's pin outside the lock.
         drop(started?);
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Spans of operations, commands and transactions (OpenTelemetry specification).
 //!
 //! The client creates and ends a [`Span`], and does not know its destinations. There are two: a subscriber of
-//! [`tracing`](mod@tracing), and, with the feature `opentelemetry`, a tracer of OpenTelemetry's API. A bridge from the
-//! subscriber to OpenTelemetry could not replace the tracer. The specification's options that switch the spans on have
+//! [`tracing`](mod@tracing), and, with the `opentelemetry` feature, a tracer of OpenTelemetry's API. A bridge from the
+//! subscriber to OpenTelemetry could not replace the tracer: the specification's options that switch the spans on have
 //! no effect on a subscriber's filter, and an application without `tracing` has no bridge.
 //!
 //! An operation checks for both in [`CommandEvents::operation`](super::command_events::CommandEvents::operation),
@@ -103,7 +103,7 @@ impl Spans {
         }
     }
 
-    /// Returns whether spans go to a tracer of OpenTelemetry, regardless of subscribers.
+    /// Returns whether spans go to an OpenTelemetry tracer, regardless of subscribers.
     pub(super) fn has_tracer(&self) -> bool {
         #[cfg(feature = "opentelemetry")]
         return self.tracer.is_some();
@@ -111,7 +111,7 @@ impl Spans {
         false
     }
 
-    /// Returns whether the spans of commands have their text.
+    /// Returns whether the spans of commands contain the command's text (`db.query.text`).
     pub(super) fn show_commands(&self) -> bool {
         self.query_text.is_some()
     }
@@ -202,7 +202,7 @@ impl Span {
     }
 
     /// Records an exception: its message and type, and the place where the operation was called. A Rust error has no
-    /// stack.
+    /// stack trace.
     fn except(&self, message: &str, of_type: &'static str, site: Option<&'static Location<'static>>) {
         self.set("exception.message", message.into());
         self.set("exception.type", of_type.into());

@@ -282,8 +282,8 @@ fn explain<'d, T: Deserialize<'d>>(document: &'d RawDocument, error: &bson::erro
     }
 }
 
-/// Reads one of the library's own documents. With serde, each user of the library would compile bson's deserializer, a fifth
-/// of the library.
+/// Reads one of the library's own documents. Using serde here would make every user of the library compile bson's
+/// deserializer, which amounts to a fifth of the library.
 #[cfg(feature = "gridfs")]
 pub(super) fn convert<T, E: fmt::Display>(
     document: &RawDocument,
@@ -302,7 +302,7 @@ fn check_nesting(document: &RawDocument) -> Result<(), String> {
     }
 }
 
-/// Names a document by its `_id`, if it has one, to follow a reason.
+/// Returns a phrase that names a document by its `_id`, to follow a reason. Empty if the document has no `_id`.
 fn of_document(document: &RawDocument) -> String {
     match document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()) {
         Some(id) => format!(" of the document with _id {}", Printable(id)),

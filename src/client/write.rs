@@ -68,7 +68,7 @@ impl Client {
         self.write(database, collection).add_all(Kind::Insert, documents)
     }
 
-    /// Prepares updates of a collection, each a statement of the server's command `update`: `q`, `u` and its options,
+    /// Prepares updates of a collection, each a statement of the server's `update` command: `q`, `u` and its options,
     /// such as `multi` and `upsert`. Await the value to send them.
     ///
     /// The client does not inspect `u`: without operators such as `$set`, it replaces the whole document.
@@ -82,7 +82,7 @@ impl Client {
         self.write(database, collection).add_all(Kind::Update, statements)
     }
 
-    /// Prepares deletes from a collection, each a statement of the server's command `delete`: `q`, `limit` and its
+    /// Prepares deletes from a collection, each a statement of the server's `delete` command: `q`, `limit` and its
     /// options. Await the value to send them.
     #[track_caller]
     pub fn delete<'c>(
@@ -231,12 +231,12 @@ impl<'c> Write<'c> {
         self.add(Kind::Insert, document.into())
     }
 
-    /// Adds a statement of the command `update`, such as `{ q: { _id: 1 }, u: { $set: { paid: true } } }`.
+    /// Adds a statement of the `update` command, such as `{ q: { _id: 1 }, u: { $set: { paid: true } } }`.
     pub fn update(self, statement: impl Into<Cow<'c, RawDocument>>) -> Self {
         self.add(Kind::Update, statement.into())
     }
 
-    /// Adds a statement of the command `delete`, such as `{ q: { _id: 1 }, limit: 1 }`.
+    /// Adds a statement of the `delete` command, such as `{ q: { _id: 1 }, limit: 1 }`.
     pub fn delete(self, statement: impl Into<Cow<'c, RawDocument>>) -> Self {
         self.add(Kind::Delete, statement.into())
     }

@@ -31,7 +31,7 @@ pub(super) use receiving::Reply;
 /// Until then the peer is unverified, and all messages are short.
 pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 1024, max_document_size: 1024 * 1024 };
 
-/// The greatest capacity in bytes that each of the three buffers retains between two commands.
+/// The maximum capacity, in bytes, that each of the three buffers keeps between two commands.
 ///
 /// A pool has many connections, most of them idle, so a single large message must not occupy memory for good. A larger
 /// buffer is freed when the command ends or, if the reply was lent out of it, at check-in.
@@ -51,7 +51,7 @@ pub(super) struct Channel {
     pub(super) transport: Transport,
     /// The limits of requests.
     pub(super) limits: Limits,
-    /// The length in bytes of the longest message that is accepted, compressed or not.
+    /// The maximum length of a message in bytes, compressed or not.
     pub(super) most_received: u32,
     /// Elements that are appended to every command: the declared server API.
     appended: Arc<[u8]>,
@@ -404,8 +404,8 @@ impl Channel {
 
     /// Polls [`finish`](Self::finish).
     ///
-    /// This is a function, because all state is in the channel: a future would only add a state machine to the path of
-    /// every command.
+    /// A poll function rather than a future, because all state is in the channel: a future would only add a state
+    /// machine to the path of every command.
     // Inlined into `EndpointConnection::poll_finish`, so that a command's code is contiguous.
     #[inline(always)]
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
@@ -471,7 +471,7 @@ impl Channel {
         matches!(self.state, ExchangeState::Sending { written: 0, .. })
     }
 
-    /// Breaks the channel because a reply breaks the protocol above the framing.
+    /// Breaks the channel because a reply violates the protocol above the framing.
     pub fn mark_broken(&mut self) {
         self.state = ExchangeState::Broken;
     }
@@ -525,7 +525,7 @@ impl Channel {
         ExchangeError::Network(error)
     }
 
-    /// Breaks the channel because the peer broke the protocol.
+    /// Breaks the channel because the peer violated the protocol.
     #[cold]
     pub(super) fn wire(&mut self, error: WireError) -> ExchangeError {
         self.state = ExchangeState::Broken;

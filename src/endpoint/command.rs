@@ -183,7 +183,7 @@ impl<'a> Command<'a> {
 
     /// Sets `timeoutMS`: how long the command may take in total, instead of [`Options::timeout`]. Zero means no limit.
     ///
-    /// The server is told the remaining time as `maxTimeMS`, so the command's document must not contain that field.
+    /// The remaining time is sent to the server as `maxTimeMS`, so the command's document must not contain that field.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Limit::of(limit);
         self
@@ -191,8 +191,8 @@ impl<'a> Command<'a> {
 
     /// Sets the shortest measured round trip to the server (`minRoundTripTime`).
     ///
-    /// It is subtracted from the time that the server is told. The command is not sent at all unless more time than
-    /// this is left. The default is zero, which is also what a monitor reports until it has measured twice.
+    /// It is subtracted from the time limit that is sent to the server. The command is not sent at all unless more time
+    /// than this is left. The default is zero, which is also what a monitor reports until it has measured twice.
     pub fn round_trip_time(mut self, least: Duration) -> Self {
         self.round_trip_time = least;
         self
@@ -297,7 +297,7 @@ impl MaxTime {
     const START: &'static [u8] = b"\x12maxTimeMS\0";
     const LENGTH: usize = Self::START.len() + 8;
 
-    /// No element: the server is told no limit.
+    /// No element: no limit is sent to the server.
     pub const NONE: Self = Self { element: [0; Self::LENGTH], len: 0 };
 
     fn of(milliseconds: i64) -> Self {

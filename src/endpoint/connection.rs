@@ -28,14 +28,16 @@ use crate::pool::runtime::boxed;
 use crate::pool::runtime::{Lapse, on_runtime, within};
 use crate::text::milliseconds::Milliseconds;
 
-/// The most memory that a connection keeps for the elements that a client appends to a command, in bytes. A session, a
-/// transaction and the cluster time need 250 bytes; only a large write concern or read preference needs more.
+/// The maximum memory, in bytes, that a connection keeps for the elements that a client appends to a command. A
+/// session, a transaction and the cluster time need 250 bytes; only a large write concern or read preference needs
+/// more.
 const MOST_ROOM: usize = 1024;
 
 /// An established connection to a MongoDB server. Dropping it closes it.
 ///
 /// A [`Connection`](crate::Connection) of a pool and a [`DirectConnection`](super::DirectConnection) dereference to it.
-/// Each has its own `run`; the pool's ends when the pool is cleared with `interruptInUseConnections`.
+/// Each type has its own `run`. The `run` of a pool's connection ends when the pool is cleared with
+/// `interruptInUseConnections`.
 #[derive(Debug)]
 pub struct EndpointConnection {
     pub(super) identity: Identity,
@@ -329,7 +331,7 @@ impl EndpointConnection {
         !self.channel.is_sent()
     }
 
-    /// Returns the time limit that the server is told.
+    /// Returns the time limit to send to the server.
     pub(super) fn max_time(&self, command: &Command<'_>, limit: Limit) -> Result<MaxTime, Box<CommandError>> {
         let Limit::Until { at, limit } = limit else { return Ok(MaxTime::NONE) };
         let left = at.saturating_duration_since(Instant::now());
@@ -393,7 +395,7 @@ impl EndpointConnection {
         Ok(reply)
     }
 
-    /// Breaks the channel if the reply breaks the protocol above its framing: no further reply is then read.
+    /// Breaks the channel if the reply violates the protocol above its framing: no further reply is then read.
     #[cold]
     fn break_after(&mut self, failure: &CommandError) {
         if let CommandError::Wire { .. } = failure {

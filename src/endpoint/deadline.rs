@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub use crate::pool::error::ConnectTimeoutError;
 
-/// The time by which a connection must be established, and the limit for each command on the way.
+/// The time by which a connection must be established, and the limit for each command along the way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     limit: ConnectTimeoutError,

@@ -41,7 +41,7 @@ impl From<DirectConnection> for EndpointConnection {
 }
 
 impl DirectConnection {
-    /// Runs `command` on `database`, and returns the server's successful reply. Short for [`run`](Self::run) with
+    /// Runs `command` on `database`, and returns the server's successful reply. Shorthand for [`run`](Self::run) with
     /// [`Command::new`].
     ///
     /// ```no_run
@@ -69,7 +69,7 @@ impl DirectConnection {
 
     /// Runs `command`, and returns the server's successful reply.
     ///
-    /// Without a time limit it waits as long as the server takes; see [`Command::timeout`].
+    /// Without a time limit it waits for as long as the server takes; see [`Command::timeout`].
     ///
     /// A reply with `ok: 1` counts as success even if it contains `writeErrors` or a `writeConcernError`. Check replies
     /// to writes for these fields. The `writeConcernError` may be the only sign that the server is shutting down or is

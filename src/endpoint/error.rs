@@ -54,7 +54,7 @@ pub enum CommandError {
         /// [`TimedOut`](io::ErrorKind::TimedOut).
         source: Arc<io::Error>,
     },
-    /// The time of `timeoutMS` ran out. The server may have executed the command, except after
+    /// `timeoutMS` expired. The server may have executed the command, except after
     /// [`Unsent`](CommandTimeoutError::Unsent).
     #[error("command on {origin} did not finish {}: {source}", InTime(*limit))]
     #[non_exhaustive]
@@ -66,8 +66,8 @@ pub enum CommandError {
         /// How far the command got, or the server's error.
         source: CommandTimeoutError,
     },
-    /// The command is too large to be sent, or the reply breaks the protocol. In the first case, the connection remains
-    /// usable. In the second case, a retry does not help.
+    /// The command is too large to be sent, or the reply violates the protocol. In the first case, the connection
+    /// remains usable. In the second case, a retry does not help.
     #[error("wire protocol error on a connection to {origin}: {source}")]
     #[non_exhaustive]
     Wire {

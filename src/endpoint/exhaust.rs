@@ -45,8 +45,8 @@ impl DirectConnection {
     ///
     /// Use this only for `getMore`, and from server 4.4 on for `hello` with a `topologyVersion`.
     ///
-    /// A time limit, of the command or of [`Options::timeout`](crate::Options::timeout), applies to each reply. The
-    /// server is not told the limit.
+    /// A time limit, of the command or of [`Options::timeout`](crate::Options::timeout), applies to each reply. It is
+    /// not sent to the server.
     ///
     /// # Errors
     ///

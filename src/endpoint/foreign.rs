@@ -1,4 +1,4 @@
-//! Recognises peers by the first bytes that they send, if they are not MongoDB servers or answer in TLS unexpectedly.
+//! Recognises peers by the first bytes that they send, if they are not MongoDB servers or unexpectedly answer with TLS.
 
 use thiserror::Error;
 
@@ -29,7 +29,7 @@ pub enum ForeignProtocolError {
 
 crate::pool::error::debug_as_sentence!(ForeignProtocolError);
 
-/// How many bytes of a text are examined and shown.
+/// How many bytes of the text are examined and shown.
 const START: usize = 64;
 
 impl ForeignProtocolError {

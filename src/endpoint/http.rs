@@ -1,7 +1,7 @@
 //! A single HTTP/1.1 request to a cloud service or a responder, on a new connection.
 //!
-//! Redirects, cookies and proxies are not supported: the services answer directly or not at all. Their answers are
-//! short. A longer answer is refused before it is buffered.
+//! Redirects, cookies and proxies are not supported: the services respond directly or not at all. Their responses are
+//! short. A longer response is refused before it is buffered.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -147,7 +147,7 @@ async fn exchange(
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // If the connection fails, so does the answer. If the connection ends cleanly, the whole answer has been
+        // If the connection fails, so does the response. If the connection ends cleanly, the whole response has been
         // received.
         _ = &mut connection => answer.await,
     }

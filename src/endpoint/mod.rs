@@ -100,7 +100,7 @@ use deadline::Deadline;
 use stages::Stages;
 use transport::{Connector, Connectors};
 
-/// A MongoDB server, or a load balancer in front of several, and how to open connections to it.
+/// A MongoDB server, or a load balancer in front of several servers, and how to open connections to it.
 ///
 /// Clones, and all endpoints made by one call to [`Options::endpoints`], share TLS sessions and the keys and tokens of
 /// authentication.
@@ -138,9 +138,9 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
 /// The terms on which a connection is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms {
-    /// Whether the handshake is a check of the server. Then wire versions that wharf does not support are not refused,
-    /// because the topology reports them. Only `connectTimeoutMS` limits a pooled connection (Server Monitoring,
-    /// "Socket timeout").
+    /// Whether the handshake is a check of the server. If so, wire versions that wharf does not support are not
+    /// refused, because the topology reports them, and only `connectTimeoutMS` limits a pooled connection (Server
+    /// Monitoring, "Socket timeout").
     pub(crate) is_check: bool,
     /// Whether to keep a connection to a server that calls itself an arbiter, although the connection cannot be
     /// authenticated.

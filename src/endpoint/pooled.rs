@@ -23,7 +23,7 @@ use crate::pool::runtime::{Connection, Pool};
 use crate::text::milliseconds::Milliseconds;
 
 impl Pool<Endpoint> {
-    /// Checks out a connection, runs `command` on `database`, and checks the connection in. Short for
+    /// Checks out a connection, runs `command` on `database`, and checks the connection in. Shorthand for
     /// [`run`](Self::run) with [`Command::new`].
     ///
     /// ```no_run
@@ -61,8 +61,8 @@ impl Pool<Endpoint> {
     /// server restart, this may happen once for each connection in the pool. If a newly opened connection is lost as
     /// well, the server itself closes connections, and the call fails with that error.
     ///
-    /// This method does not clear the pool. It sends a command twice only if the server refused it and demanded a new
-    /// authentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. The
+    /// This method does not clear the pool. It sends a command twice only if the server refused it and required
+    /// reauthentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. The
     /// `writeConcernError` of a successful reply to a write may say that the server is shutting down: see
     /// [`StateChange::of_reply`].
     ///
@@ -161,7 +161,7 @@ impl Pool<Endpoint> {
 }
 
 impl Connection<Endpoint> {
-    /// Runs `command` on `database`, and returns the server's successful reply. Short for [`run`](Self::run) with
+    /// Runs `command` on `database`, and returns the server's successful reply. Shorthand for [`run`](Self::run) with
     /// [`Command::new`].
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub enum ResolveError {
     /// The connection string is invalid, or contradicts the DNS records.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
-    /// wharf was built without its feature `srv`.
+    /// wharf was built without its `srv` feature.
     #[error("{name:?} needs an SRV look-up, but wharf was built without its feature `srv`")]
     #[non_exhaustive]
     FeatureMissing {
@@ -44,14 +44,14 @@ pub enum ResolveError {
         /// What is wrong with the configuration.
         source: Cause,
     },
-    /// The future was not polled on a tokio runtime, which the look-up needs.
+    /// The future was not polled on a tokio runtime, which the lookup needs.
     #[error("{name:?} can only be resolved on a tokio runtime")]
     #[non_exhaustive]
     NoRuntime {
         /// The name to resolve.
         name: String,
     },
-    /// The look-up failed, or there are no records. A retry may succeed.
+    /// The lookup failed, or there are no records. A retry may succeed.
     #[error("the {record} records of {name:?} could not be found: {}", PrintableError(source))]
     #[non_exhaustive]
     Lookup {
@@ -62,7 +62,7 @@ pub enum ResolveError {
         /// The resolver's error.
         source: Cause,
     },
-    /// The DNS did not answer within `connectTimeoutMS`. A retry may succeed.
+    /// DNS did not answer within `connectTimeoutMS`. A retry may succeed.
     #[error("{name:?} was not resolved within {limit:?} (connectTimeoutMS)")]
     #[non_exhaustive]
     Timeout {
@@ -132,22 +132,22 @@ crate::pool::error::debug_as_sentence!(enum ResolveError {
 });
 
 impl Options {
-    /// Parses a connection string and, if it begins with `mongodb+srv://`, looks up its servers in DNS. Short for
+    /// Parses a connection string and, if it begins with `mongodb+srv://`, looks up its servers in DNS. Shorthand for
     /// [`Options::parse`] and [`Options::resolve`].
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the string is invalid or the look-up fails.
+    /// [`ResolveError`] if the string is invalid or the lookup fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the look-up, and nothing else is lost.
+    /// Dropping the future cancels the lookup, and nothing else is lost.
     pub async fn from_uri(uri: &str) -> Result<Self, ResolveError> {
         Self::parse(uri)?.resolve().await
     }
 
-    /// Like [`from_uri`](Self::from_uri), but fails where that function only warns. Short for [`Options::parse_strict`]
-    /// and [`Options::resolve`].
+    /// Like [`from_uri`](Self::from_uri), but fails where that function only warns. Shorthand for
+    /// [`Options::parse_strict`] and [`Options::resolve`].
     ///
     /// # Errors
     ///
@@ -165,18 +165,18 @@ impl Options {
     ///
     /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random.
     /// At most 1,000 are allowed. Their priorities and weights are ignored. The TXT record of the name, if there is
-    /// one, provides defaults for `authSource`, `replicaSet` and `loadBalanced`. If the look-up of the TXT record
-    /// fails, so does this function: without the defaults, the options might mean a different deployment. Both look-ups
-    /// use the system's configuration and are limited by `connectTimeoutMS`. Options that are already resolved are
-    /// resolved again.
+    /// one, provides defaults for `authSource`, `replicaSet` and `loadBalanced`. If the lookup of the TXT record fails,
+    /// so does this function: without the defaults, the options might mean a different deployment. Both lookups use
+    /// the system's configuration and are limited by `connectTimeoutMS`. Options that are already resolved are resolved
+    /// again.
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the options are invalid, alone or together with the records, or the look-up fails.
+    /// [`ResolveError`] if the options are invalid, alone or together with the records, or the lookup fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the look-up, and nothing else is lost.
+    /// Dropping the future cancels the lookup, and nothing else is lost.
     pub async fn resolve(self) -> Result<Self, ResolveError> {
         #[cfg(feature = "srv")]
         return look_up::by_system(self).await;
@@ -191,11 +191,11 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the options are invalid, alone or together with the records, or the look-up fails.
+    /// [`ResolveError`] if the options are invalid, alone or together with the records, or the lookup fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the look-up, and nothing else is lost.
+    /// Dropping the future cancels the lookup, and nothing else is lost.
     #[cfg(feature = "srv")]
     pub async fn resolve_with(self, resolver: &hickory_resolver::TokioResolver) -> Result<Self, ResolveError> {
         look_up::by(resolver, self).await
@@ -205,12 +205,12 @@ impl Options {
 /// The resolver to use instead of the system's configuration.
 #[cfg(feature = "srv")]
 pub(crate) type Resolver = hickory_resolver::TokioResolver;
-/// Without the feature `srv`, there is none.
+/// Without the `srv` feature, an application cannot supply a resolver.
 #[cfg(not(feature = "srv"))]
 #[derive(Debug, Clone)]
 pub(crate) enum Resolver {}
 
-/// The shortest time between two look-ups (Polling SRV Records, "rescanSRVIntervalMS").
+/// The shortest time between two lookups (Polling SRV Records, "rescanSRVIntervalMS").
 pub(crate) const SHORTEST_RESCAN: Duration = Duration::from_secs(60);
 
 /// Like [`Options::resolve`], but also returns how long the SRV records are valid.
@@ -306,7 +306,7 @@ mod look_up {
     ) -> Result<(Options, Duration), ResolveError> {
         let Some(name) = options.srv.clone() else { return Ok((options, SHORTEST_RESCAN)) };
         check_runtime(&name)?;
-        // Options that are invalid regardless of the records need no look-up.
+        // Options that are invalid regardless of the records need no lookup.
         options.validate()?;
         let resolver = resolver_or_system(resolver, &name)?;
         let both = async { tokio::try_join!(servers(&resolver, &name), defaults(&resolver, &name)) };

@@ -41,10 +41,11 @@
 //! | 3. delivers A | b. reads `busy` (Acquire) |
 //! | 4. finds the queue empty, and lowers `busy` (Release), under the lock | c. delivers B |
 //!
-//! Step 1 happens before b, because of 2 and a. So b reads the value that 1 stored, or a later value (coherence; the
-//! store in 1 can be relaxed). If b reads true, the caller goes to the queue, where A comes before it. If b reads
-//! false, it reads the value that 4 stored, or a later value. The Release of 4 and the Acquire of b order the delivery
-//! of A before c. With a weaker ordering at 4 or at b, B's subscriber might not see the writes of A's subscriber.
+//! Step 1 happens before step b, because of steps 2 and a. So step b reads the value that step 1 stored, or a later
+//! value (coherence; the store in step 1 can be relaxed). If step b reads true, the caller goes to the queue, where A
+//! comes before it. If step b reads false, it reads the value that step 4 stored, or a later value. The Release of step
+//! 4 and the Acquire of step b order the delivery of A before step c. With a weaker ordering at step 4 or at step b,
+//! B's subscriber might not see the writes of A's subscriber.
 //!
 //! # Embargoes
 //!
@@ -57,11 +58,11 @@
 //! | 2. returns from the subscribers | b. delivers |
 //! | 3. lifts the embargo, and takes the role if it is reserved | |
 //!
-//! - 1, a, 3: the role is reserved at a. At 3 the thread takes it, and B is the first event in the queue.
-//! - 1, 3, a: the embargo is lifted at a, so the deliverer delivers B.
+//! - 1, a, 3: the role is reserved at step a. At step 3 the thread takes it, and B is the first event in the queue.
+//! - 1, 3, a: the embargo is lifted by step a, so the deliverer delivers B.
 //!
-//! The thread never waits between 1 and 3, because it is inside a subscriber. So the role stays reserved while the
-//! subscriber runs, and callers that wait in the meantime wait for the subscriber.
+//! The thread never waits between steps 1 and 3, because it is inside a subscriber. So the role stays reserved while
+//! the subscriber runs, and callers that wait in the meantime wait for the subscriber.
 //!
 //! # The queue
 //!
@@ -100,10 +101,11 @@
 //! | 1. queues its event | a. takes the next event, or finds the queue empty and frees the role |
 //! | 2. finds the role held and leaves or waits; or takes it | b. delivers, outside the lock |
 //!
-//! - 1, a, 2: the deliverer sees the caller's event. If a took an earlier event, the deliverer reaches this event
-//!   later. If a took this event, 2 finds the role held while it is being delivered, or an empty queue afterwards.
-//! - a, 1, 2, where a has freed the role: 2 takes it.
-//! - 1, 2, a: the event is in the queue at a, so a does not free the role.
+//! - 1, a, 2: the deliverer sees the caller's event. If step a took an earlier event, the deliverer reaches this event
+//!   later. If step a took this event, step 2 finds the role held while the event is being delivered, or an empty queue
+//!   afterwards.
+//! - a, 1, 2, where step a has freed the role: step 2 takes it.
+//! - 1, 2, a: the event is in the queue at step a, so step a does not free the role.
 //!
 //! A tired deliverer against the caller that relieves it:
 //!
@@ -114,8 +116,8 @@
 //! | 3. learns that it holds the role | c. finds a waiting caller, and gives it the role |
 //! | 4. delivers | d. leaves, or waits like any caller |
 //!
-//! The queue is not empty at c, because the caller's event was still queued at 2 and only the deliverer takes events.
-//! The role is held throughout, so no third caller can take it in between.
+//! The queue is not empty at step c, because the caller's event was still queued at step 2 and only the deliverer takes
+//! events. The role is held throughout, so no third caller can take it in between.
 //!
 //! # Race window
 //!

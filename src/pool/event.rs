@@ -254,7 +254,7 @@ impl ConnectionClosedReason {
 pub enum CheckOutFailedReason {
     /// The pool is closed.
     PoolClosed,
-    /// The check-out waited longer than its limit, or the largest allowed number of check-outs was already waiting.
+    /// The check-out waited longer than its limit, or the maximum number of check-outs was already waiting.
     Timeout,
     /// The connection could not be established, or the pool is paused because of such an error.
     ConnectionError,
@@ -294,7 +294,7 @@ impl From<Cause> for EventError {
     }
 }
 
-/// Dereferences to the error, so that `downcast_ref` can tell its type.
+/// Dereferences to the error, so that `downcast_ref` can recover its type.
 impl Deref for EventError {
     type Target = dyn StdError + Send + Sync;
 

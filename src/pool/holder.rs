@@ -39,7 +39,7 @@ impl Purpose {
 /// ```
 /// use wharf::{Endpoint, Pool};
 ///
-/// /// Prints the ten connections that have been in use for the longest time.
+/// /// Prints the ten connections that have been in use the longest.
 /// fn print_holders(pool: &Pool<Endpoint>) {
 ///     for holder in pool.holders().iter().take(10) {
 ///         println!("{holder}");
@@ -51,8 +51,8 @@ impl Purpose {
 pub struct Holder {
     /// The connection's number.
     pub connection_id: u64,
-    /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`, this is only the time for
-    /// which holders have been accounted for, which is shorter.
+    /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`, this is only the time
+    /// since the pool began to account for holders, which is shorter.
     pub held_for: Duration,
     /// The line that called `check_out`, `check_out_until`, `run` or `run_command`. `None` if the connection was checked
     /// out before holders were accounted for.

@@ -178,7 +178,7 @@ pub(crate) fn fetch_to_write<T>(at: *const T) {
     #[cfg(simulated)]
     simulated::fetch_to_write(at);
     // For the intrinsic, the compiler emits a read prefetch, unless it knows that the processor has this instruction.
-    // All x86-64 processors accept it, some without any effect.
+    // All x86-64 processors accept it, although it has no effect on some of them.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
     // SAFETY: a prefetch is only a hint, which does not change anything and accepts any address.
     unsafe {

@@ -1,4 +1,4 @@
-//! The metrics of a pool or a client, through the facade of the crate `metrics`.
+//! The metrics of a pool or a client, through the facade of the `metrics` crate.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
 /// The maximum number of times that one call records into each histogram.
 const MOST: u64 = 10_000;
 
-/// Passes the metrics of a pool, or of all pools of a client, to the recorder of the crate `metrics`, whenever
+/// Passes the metrics of a pool, or of all pools of a client, to the recorder of the `metrics` crate, whenever
 /// [`publish`](Self::publish) is called.
 ///
 /// The names come from [`METRICS`]. Each has the label `pool` and the label of its [`Reading`]. With a client it also has
@@ -55,8 +55,8 @@ const MOST: u64 = 10_000;
 /// and nothing more about it is passed on. So a recorder that drops idle series, such as the Prometheus recorder, drops
 /// them. If the server comes back, its counters continue where they left off.
 ///
-/// It does not keep the pool or the client open. Clones are cheap, and share the record of what was passed on: a time
-/// is recorded once, even if several clones publish.
+/// A `FacadeMetrics` does not keep the pool or the client open. Clones are cheap, and share the record of what was
+/// passed on: a time is recorded once, even if several clones publish.
 #[derive(Clone)]
 pub struct FacadeMetrics {
     source: Source,

@@ -26,9 +26,9 @@ use crate::text::printable::PrintableError;
 /// message is one line.
 ///
 /// A check-out that its caller dropped is logged with the reason "The caller cancelled the checkout". The specification
-/// does not provide a text for this case, because nothing timed out.
+/// provides no wording for this case, because nothing timed out.
 ///
-/// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's feature `log` is enabled.
+/// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's `log` feature is enabled.
 ///
 /// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) already log. Do not
 /// subscribe a `Log` to any of them, or each message appears twice. Give a `Log` to any other pool with

@@ -1,4 +1,4 @@
-//! The metrics of a pool or a client, through the API of OpenTelemetry.
+//! The metrics of a pool or a client, through the OpenTelemetry API.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,11 +23,11 @@ const SERVER_PORT: &str = "server.port";
 const STATE: &str = "db.client.connection.state";
 const OUTCOME: &str = "wharf.check_out.outcome";
 
-/// Exports the metrics of a pool, or of all pools of a client, through the API of OpenTelemetry, until it is dropped.
+/// Exports the metrics of a pool, or of all pools of a client, through the OpenTelemetry API, until it is dropped.
 ///
-/// The names come from the semantic conventions for database client connections (version 1.44, where all of them have the
-/// status "development"). Each has the attribute `db.client.connection.pool.name`. With a client it also has the attributes
-/// `server.address` and `server.port` (none for a Unix socket).
+/// The names come from the semantic conventions for database client connections (version 1.44, in which they all have
+/// the status "development"). Each has the `db.client.connection.pool.name` attribute. With a client it also has the
+/// attributes `server.address` and `server.port` (none for a Unix socket).
 ///
 /// | | the pool's name | after [`register_as("shop", …)`](Self::register_as) |
 /// | --- | --- | --- |
@@ -43,8 +43,8 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// | `db.client.connection.pending_requests` | observable up-down counter | `{request}` | check-outs that wait in the queue |
 /// | `db.client.connection.timeouts` | observable counter | `{timeout}` | check-outs that reached a time limit |
 /// | `db.client.connection.create_time` | histogram | `s` | establishments that succeeded |
-/// | `db.client.connection.wait_time` | histogram | `s` | check-outs that did not find a connection at once and got one |
-/// | `db.client.connection.use_time` | histogram | `s` | a sample of the uses of connections, about one in 128; the count is that of the sample |
+/// | `db.client.connection.wait_time` | histogram | `s` | check-outs that got a connection, but not at once |
+/// | `db.client.connection.use_time` | histogram | `s` | a sample of the uses of connections, about one in 128; the count is the number of sampled uses |
 /// | `wharf.pool.check_outs` | observable counter | `{check_out}` | check-outs that got a connection, by `wharf.check_out.outcome`: `hit`, `waited`, `opened` |
 ///
 /// # How exact the histograms are

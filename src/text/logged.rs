@@ -4,7 +4,7 @@ use tracing::Level;
 #[cfg(feature = "log")]
 use tracing::level_filters::LevelFilter;
 
-/// Returns whether anything may read messages of this target at this level: a subscriber of [`tracing`], or a
+/// Returns whether anything may read messages of this target at this level: a [`tracing`] subscriber, or a
 /// [logger](may_reach_logger). A message that nothing reads is not built.
 macro_rules! is_logged {
     ($target:expr, $level:expr) => {
@@ -14,8 +14,8 @@ macro_rules! is_logged {
 
 pub(crate) use is_logged;
 
-/// Returns whether a logger of the crate `log` may read messages at this level. `tracing` sends messages there if it
-/// has never had a subscriber, but not without the feature `log`.
+/// Returns whether a logger of the `log` crate may read messages at this level. `tracing` sends messages there if it
+/// has never had a subscriber, but not without the `log` feature.
 ///
 /// Does not call foreign code.
 #[inline]

@@ -14,7 +14,7 @@ const SHOWN: usize = 1_024;
 /// How many bytes of an error's whole text are shown if the error is the source of another error.
 const SHOWN_OF_ERROR: usize = 4_096;
 
-/// Displays a text, escaping every character that would break the line or change what a terminal shows. All other
+/// Displays text, escaping every character that would break the line or change what a terminal shows. All other
 /// characters stay unchanged, including quotation marks and backslashes, which `{:?}` would escape.
 ///
 /// The text is cut after 1,024 bytes.
@@ -26,8 +26,8 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
     }
 }
 
-/// Like [`Printable`], for an error from another library, or an error that quotes several texts. It is cut after 4,096
-/// bytes.
+/// Like [`Printable`], for an error from another library, or an error that quotes several strings. It is cut after
+/// 4,096 bytes.
 pub(crate) struct PrintableError<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for PrintableError<T> {
@@ -36,7 +36,7 @@ impl<T: fmt::Display> fmt::Display for PrintableError<T> {
     }
 }
 
-/// A peer's text, or a text that quotes it, as kept in an error: safe to print.
+/// A peer's text, or text that quotes it, as kept in an error: safe to print.
 ///
 /// Control characters, line breaks and changes of the text direction are escaped, as in `\n` and `\u{1b}`. The text is
 /// cut after 1,024 bytes, and then states how many bytes were left out. Every value of this type is escaped and cut.

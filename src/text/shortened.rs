@@ -43,14 +43,14 @@ fn of_setting(value: Option<&str>) -> usize {
     }
 }
 
-/// A text that accepts a limited number of characters, and refuses more.
+/// A string that accepts a limited number of characters, and refuses more.
 struct Cut {
     text: String,
     left: usize,
 }
 
 impl Cut {
-    /// Returns as much of a text as there is room for, plus one character.
+    /// Returns as much of `text` as there is room for, plus one character.
     fn beginning<'t>(&self, text: &'t str) -> &'t str {
         match text.char_indices().nth(self.left.saturating_add(1)) {
             Some((end, _)) => &text[..end],

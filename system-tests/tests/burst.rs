@@ -1,5 +1,5 @@
-//! The cost of a burst of check-outs: no poll pays for the others, each waiter takes little memory, and the pool gives it
-//! back.
+//! The cost of a burst of check-outs: no poll does the work of other polls, each waiter takes little memory, and the
+//! pool frees that memory.
 
 #![cfg(not(loom))]
 
@@ -55,7 +55,7 @@ struct Burst {
     end: End,
     /// The maximum that one step allocated: a poll, a cancellation, or a check-in with the next waiter's poll.
     at_once: usize,
-    /// The maximum memory besides the futures.
+    /// The peak memory, not counting the futures.
     peak: usize,
     /// The memory that the pool kept.
     kept: isize,

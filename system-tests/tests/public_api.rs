@@ -1,7 +1,7 @@
-//! The public surface of wharf must match the listing in `public-api.txt`.
+//! The public API of wharf must match the listing in `public-api.txt`.
 //!
-//! rustdoc writes the surface as JSON, which a stable toolchain does if `RUSTC_BOOTSTRAP` is set. Only rustdoc gets
-//! this variable, from a wrapper script: with the variable, cargo would build all dependencies anew.
+//! rustdoc writes the public API as JSON, which a stable toolchain does if `RUSTC_BOOTSTRAP` is set. Only rustdoc gets
+//! this variable, from a wrapper script: with the variable, cargo would rebuild all dependencies.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::BTreeSet;
@@ -13,13 +13,13 @@ use std::process::Command;
 
 use wharf_system_tests::root;
 
-/// The format of rustdoc's JSON that the version of the crate `public-api` in `Cargo.toml` reads.
+/// The version of rustdoc's JSON format that the `public-api` crate in `Cargo.toml` reads.
 const FORMAT: u64 = 57;
 /// A toolchain that writes that format.
 const TOOLCHAIN: &str = "Rust 1.95";
 /// The listing, from the root.
 const LISTING: &str = "public-api.txt";
-/// How many error types the surface may contain.
+/// How many error types the public API may contain.
 const MOST_ERRORS: usize = 20;
 /// The unit test that contains a sample of each public error.
 const SAMPLES: &str = "src/client/error_tests.rs";
@@ -71,7 +71,7 @@ fn implementing<'s>(surface: &'s [String], implementation: &str) -> BTreeSet<&'s
     surface.iter().filter(|line| line.starts_with("impl")).filter_map(of_type).collect()
 }
 
-/// Returns the names of the structs and enums in the surface.
+/// Returns the names of the structs and enums in the public API.
 fn types(surface: &[String]) -> BTreeSet<&str> {
     let name = |line: &str| {
         let path = line.trim_start_matches("#[non_exhaustive] ");

@@ -1,4 +1,4 @@
-//! Log messages that go to the crate `log`, in a process without a `tracing` subscriber.
+//! Log messages that go to the `log` crate, in a process without a `tracing` subscriber.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use log::{LevelFilter, Log, Metadata, Record};
 use wharf::Client;
 use wharf_testbed::mongod;
 
-/// Keeps the targets and texts of messages.
+/// Keeps the target and text of each message.
 struct Kept(Mutex<BTreeSet<(String, String)>>);
 
 static KEPT: Kept = Kept(Mutex::new(BTreeSet::new()));

@@ -1,4 +1,4 @@
-//! Pools in operation: what users notice of a restart of the server, of a renewal, and of connections that wear out.
+//! Pools in operation: how a server restart, a renewal, and connections that wear out affect users.
 //!
 //! `cargo bench --bench operation` takes about a minute, and prints a table. A pool that has no call for an operation
 //! has no figure in its rows.

@@ -172,7 +172,7 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, count: u64, remark: &str) -> fmt:
     writeln!(f, "{}", format!("{name:<38}{count:>14}  {remark}").trim_end())
 }
 
-/// Writes a text on lines that are indented and fit the terminal. A word that is longer than a line is cut into pieces.
+/// Writes text on lines that are indented and fit the terminal. A word that is longer than a line is cut into pieces.
 fn wrapped(f: &mut fmt::Formatter<'_>, indent: &str, text: &str) -> fmt::Result {
     let most = COLUMNS - indent.len();
     let mut line = String::new();

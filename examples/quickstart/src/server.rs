@@ -91,7 +91,6 @@ impl Server {
     }
 }
 
-/// Runs a blocking function.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, tokio::task::JoinError> {
     tokio::task::spawn_blocking(work).await
 }

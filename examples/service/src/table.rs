@@ -19,7 +19,7 @@ pub struct Line {
     pub p50: Option<u64>,
     /// The 99th percentile of the waits, in nanoseconds. `None` without waits.
     pub p99: Option<u64>,
-    /// Time-outs.
+    /// Check-outs that reached a time limit.
     pub timeouts: u64,
 }
 
@@ -162,7 +162,7 @@ fn fitted(text: &str, width: usize) -> String {
     format!("{:>width$}", letters.into_iter().collect::<String>())
 }
 
-/// Fits a text into a width: `~` replaces the part cut from its middle.
+/// Fits text into a width: `~` replaces the part cut from its middle.
 fn shortened(text: &str, width: usize) -> String {
     let mut letters = letters(text);
     if letters.len() > width {
@@ -176,8 +176,8 @@ fn shortened(text: &str, width: usize) -> String {
     letters.into_iter().collect()
 }
 
-/// Returns a text's characters. Characters that might not be one column wide become `?`. The micro sign becomes `u`,
-/// because some terminals lack it.
+/// Returns the characters of `text`. Characters that might not be one column wide become `?`. The micro sign becomes
+/// `u`, because some terminals lack it.
 fn letters(text: &str) -> Vec<char> {
     let letter = |c: char| match c {
         'µ' => 'u',

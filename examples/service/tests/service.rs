@@ -43,7 +43,6 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Sends a signal to a process.
 async fn send(signal: &str, child: &Child) {
     let id = child.id().unwrap().to_string();
     assert!(Command::new("kill").args([signal, &id]).status().await.unwrap().success());
@@ -88,7 +87,6 @@ impl Running {
         balances
     }
 
-    /// Sends a signal.
     async fn signal(&self, signal: &str) {
         send(signal, &self.child).await;
     }
@@ -137,7 +135,6 @@ fn queries(value: &Value) -> Vec<&str> {
     }
 }
 
-/// Runs a blocking function.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -250,7 +247,7 @@ const RICH: usize = 260;
 const OTHERS: usize = 110;
 /// The tasks that write.
 const WRITERS: usize = 16;
-/// How often each of them writes before the kill, and after the election.
+/// How many times each of them writes before the kill, and after the election.
 const TURNS: i64 = 20;
 
 /// When each request of a task began and ended.

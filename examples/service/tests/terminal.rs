@@ -57,7 +57,7 @@ impl Shown {
         Self { top, keyboard, terminal: both.slave, printed, seen: Vec::new() }
     }
 
-    /// Waits until `top` has printed a text after the position `from`. Returns the position after the text.
+    /// Waits until `top` has printed `text` after the position `from`. Returns the position after the text.
     fn wait_for(&mut self, text: &str, from: usize) -> usize {
         loop {
             let found = self.seen[from..].windows(text.len()).position(|printed| printed == text.as_bytes());

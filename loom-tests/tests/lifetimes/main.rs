@@ -309,7 +309,6 @@ fn cancelled_unless_ready(outcome: Option<Outcome>) -> Option<Outcome> {
     outcome
 }
 
-/// Polls once.
 fn poll<F: Future<Output = Outcome> + ?Sized>(future: Pin<&mut F>, waker: &Waker) -> Option<Outcome> {
     match future.poll(&mut Context::from_waker(waker)) {
         Poll::Ready(outcome) => {

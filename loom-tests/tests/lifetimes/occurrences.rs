@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Defines the occurrences, and the list of them.
 macro_rules! occurrences {
     ($($(#[$documentation:meta])* $name:ident,)*) => {
-        /// What may happen to a check-out or a pool.
+        /// An occurrence in the life of a check-out or a pool.
         #[derive(Debug, Clone, Copy)]
         pub enum Occurrence {
             $($(#[$documentation])* $name,)*
@@ -73,7 +73,7 @@ impl Occurrence {
         ALL.iter().copied().filter(|occurrence| occurrence.count() == 0).collect()
     }
 
-    /// Prints how often each occurrence has happened.
+    /// Prints how many times each occurrence has happened.
     pub fn print_all() {
         ALL.iter().for_each(|occurrence| println!("{:>12} {occurrence:?}", occurrence.count()));
     }

@@ -19,10 +19,10 @@
 //! of the pool that contains the catalogue's mutants (`loom-tests/src/instrumented.rs`). It runs each mutant in a child
 //! process of that build, and requires the model to fail in time, by an assertion, a race or a deadlock.
 //!
-//! Waiters park in one of two ways, which the feature `event-listener-queue` selects. The models run with both ways,
+//! Waiters park in one of two ways, which the `event-listener-queue` feature selects. The models run with both ways,
 //! and a mutant of one way counts only in builds that use that way. A wait takes more steps with events, so two models
 //! have a smaller bound with events, in parentheses in the list below. An operation on an event is one step
-//! (`src/pool/sync/events.rs`), and a thread that is waiting for another thread looks twice and then sleeps
+//! (`src/pool/sync/events.rs`), and a thread that is waiting for another thread polls twice and then sleeps
 //! (`src/pool/sync/patience.rs`).
 //!
 //! # A gap in loom

@@ -10,7 +10,7 @@ use super::{charts, recordings, series, svg};
 const BROWSERS: [&str; 3] = ["chromium-headless-shell", "chromium", "google-chrome"];
 /// The name of a scheme, Chromium's number for it, and the page's background.
 const SCHEMES: [(&str, u8, &str); 2] = [("light", 1, "#ffffff"), ("dark", 0, "#0d1117")];
-/// The minimum contrast between a text and its background (WCAG 2.2, level AA).
+/// The minimum contrast between text and its background (WCAG 2.2, level AA).
 const CONTRAST: f64 = 4.5;
 
 /// Writes the faults that it finds into the page's title.

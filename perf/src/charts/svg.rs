@@ -1,4 +1,4 @@
-//! Draws bars and lines. Widths of texts are estimated, because only the viewer knows the font.
+//! Draws bars and lines. Text widths are estimated, because only the viewer knows the font.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::{Chart, Panel, Row};
 
 pub const WIDTH: f64 = 480.0;
 pub const MARGIN: f64 = 16.0;
-/// The size of most texts.
+/// The size of most text.
 pub const TEXT: f64 = 12.0;
 pub const SMALL: f64 = 11.0;
 /// The mean width of a character, relative to the size of the text. In common fonts it is less.
@@ -113,7 +113,7 @@ impl Canvas {
         );
     }
 
-    /// Writes a text from the left margin, over as many lines as it needs.
+    /// Writes text from the left margin, over as many lines as it needs.
     pub fn paragraph(&mut self, text: &str, size: f64, class: &str) {
         let mut line = String::new();
         for word in text.split_whitespace() {
@@ -291,7 +291,7 @@ pub fn widest(texts: impl Iterator<Item = String>) -> f64 {
     texts.map(|text| width(&text, TEXT)).fold(0.0, f64::max)
 }
 
-/// Estimates the width of a text.
+/// Estimates the width of `text`.
 fn width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * EM
 }

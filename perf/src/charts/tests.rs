@@ -51,7 +51,7 @@ fn text_area(element: &str) -> Area {
     Area { left, top: y - 0.8 * size, right: left + width, bottom: y + 0.22 * size }
 }
 
-/// Returns the areas of all shapes except texts, the grid and the lines to the labels.
+/// Returns the areas of all shapes except text, the grid and the lines to the labels.
 fn marks(svg: &str) -> Vec<Area> {
     let bar = |element| {
         let (left, top) = (number(element, "x"), number(element, "y"));

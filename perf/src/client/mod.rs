@@ -77,7 +77,7 @@ pub struct Client {
     /// Number of idle clients whose memory is measured.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub clients: u32,
-    /// Measures as little as possible, to check that everything can be measured. The figures mean nothing.
+    /// Measures as little as possible, to check that each measurement works. The figures mean nothing.
     #[arg(long, conflicts_with_all = ["rounds", "seconds", "turn", "warm_up", "tasks", "documents", "batches", "clients"])]
     pub short: bool,
     /// Appends each measurement to this file, as a line of JSON.

@@ -57,7 +57,7 @@ pub struct Overload {
     pub check: bool,
 }
 
-/// Does a request's work, unless the deadline comes first. Returns whether the work was done to its end.
+/// Does a request's work, unless the deadline comes first. Returns whether the work was completed.
 type Work = Arc<dyn Fn(Instant) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
 /// The share of the capacity that is in use before and after a burst.
@@ -77,9 +77,9 @@ struct Measured {
     useful: f64,
     /// The work that was done in vain, in capacities.
     in_vain: f64,
-    /// The 99th percentile of the times of requests whose work was done, in deadlines.
+    /// The 99th percentile of the response times of served requests, as a multiple of the deadline.
     p99: f64,
-    /// The median time until the failure of a request whose work was not done, in deadlines.
+    /// The median time after which a request failed without being served, as a multiple of the deadline.
     failed_after: f64,
     /// The time from a burst to the arrival of the last ordinary request that failed or was late, in milliseconds.
     recovery: f64,
@@ -169,7 +169,7 @@ async fn measure(arguments: &Overload, subject: Subject, seed: u64) -> Result<Me
 
     let arrivals = random.arrivals(capacity * arguments.load, arguments.seconds);
     let ended = requests(&opened.work, &arrivals, deadline).await;
-    // The first two deadlines are the beginning of the overload.
+    // Requests of the first two deadlines are left out, because the overload is still building up.
     let begun = (2 * deadline).min(arguments.seconds / 4);
     let measured: Vec<&Ended> = ended.iter().filter(|ended| ended.at >= begun).collect();
     let share = |of: &dyn Fn(&Ended) -> bool| {

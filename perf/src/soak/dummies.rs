@@ -25,7 +25,7 @@ const THREADS: u64 = 16;
 /// The tasks of each runtime.
 const TASKS: u64 = 32;
 const WORKERS: usize = 2;
-/// The largest `maxPoolSize`, and the smallest one with which each thread and task may have a connection.
+/// The largest `maxPoolSize`. `ENOUGH` is the smallest one with which each thread and task can have a connection.
 const MOST: u32 = 96;
 const ENOUGH: u32 = THREADS as u32 + 2 * TASKS as u32;
 /// How many check-outs a thread or a task makes between two random choices.
@@ -285,7 +285,7 @@ async fn in_task(soaked: Arc<Soaked>, number: u64) {
     }
 }
 
-/// Clears, renews, resizes, suspends, culls and warms up the pools until the end. Returns how often.
+/// Clears, renews, resizes, suspends, culls and warms up the pools until the end. Returns how many times.
 fn disturb(soaked: &Soaked, runtime: &Handle) -> u64 {
     let (mut dice, mut disturbances) = (Dice(1), 0);
     while soaked.goes_on() {

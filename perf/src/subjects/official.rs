@@ -42,7 +42,7 @@ impl Subject for Official {
     }
 
     async fn run(&self) -> Result<(), Failure> {
-        // Fails unless the reply reports success. The driver consumes the document, so it is built anew each time.
+        // Fails unless the reply reports success. The driver consumes the document, so it is rebuilt each time.
         self.admin.run_command(doc! { "ping": 1 }).await?;
         Ok(())
     }

@@ -16,7 +16,7 @@ fn sleep_until_woken() {
     }
 }
 
-/// How often a core looks at a mutex before it sleeps.
+/// How many times a core checks a mutex before it sleeps.
 const LOOKS: u32 = 100;
 
 /// Takes the mutex at `address` like std's: spins for a while, and then sleeps.

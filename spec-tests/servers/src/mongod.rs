@@ -4,7 +4,7 @@
 //! commands are enabled, so the `failCommand` fail point works. [`shared`] lends one server to all tests of a test
 //! binary. All functions block the calling thread; a start takes a few tenths of a second.
 //!
-//! # No process is left
+//! # No process is left behind
 //!
 //! [`Mongod::stop`] and `Drop` end the process and remove its folder. If this process dies before it does so, the
 //! kernel kills `mongod` on Linux (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test
@@ -230,7 +230,7 @@ impl Mongod {
 ///
 /// It stops when the last clone is dropped, because statics are not dropped when a process exits. The next call starts
 /// a new server, so tests that do not overlap get different servers. If a test changes global state, such as a fail
-/// point, the tests beside it see the change. Concurrent callers wait for a single start.
+/// point, concurrent tests see the change. Concurrent callers wait for a single start.
 ///
 /// # Errors
 ///

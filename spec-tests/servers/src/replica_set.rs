@@ -1,4 +1,4 @@
-//! A replica set of several `mongod`, started for a test and stopped after it.
+//! A replica set of several `mongod` processes, started for a test and stopped after it.
 //!
 //! [`ReplicaSet::start`] starts the members side by side, initiates the set and waits until a primary accepts writes that
 //! all members replicate. [`shared`] lends one set to all tests of a test binary. Members can be killed, paused and

@@ -98,7 +98,7 @@ fn place() -> io::Result<(PathBuf, String)> {
     Ok((folder, name.rsplit_once('-').map_or(name, |(name, _)| name).to_owned()))
 }
 
-/// Returns a text that identifies a `cargo test` run: the parent process of its test binaries, and when that process
+/// Returns a string that identifies a `cargo test` run: the parent process of its test binaries, and when that process
 /// started.
 fn run() -> String {
     #[cfg(unix)]
@@ -107,7 +107,7 @@ fn run() -> String {
     let parent = "";
     let of_linux = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let stat = of_linux(&format!("/proc/{parent}/stat"));
-    // The process's name, in parentheses, may contain any characters. The start is the 20th field after it.
+    // The process's name, in parentheses, may contain any characters. The start time is the 20th field after the name.
     let begun = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(19)).unwrap_or_default();
     format!("{parent} {begun} {}", of_linux("/proc/sys/kernel/random/boot_id").trim())
 }
@@ -139,7 +139,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
     (!rows.is_empty()).then(|| format!("\n{rows}{sum}\n{}", reasons.collect::<String>()))
 }
 
-/// Prints a text that the test harness does not capture.
+/// Prints text that the test harness does not capture.
 pub fn print(text: &str) {
     // A closed output does not make the suite fail.
     let _ = io::stdout().lock().write_all(text.as_bytes());

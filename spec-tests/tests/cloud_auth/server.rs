@@ -59,7 +59,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Returns how often the server received a command.
+    /// Returns how many times the server received a command.
     pub fn count(&self, command: &str) -> usize {
         self.commands.iter().filter(|name| *name == command).count()
     }

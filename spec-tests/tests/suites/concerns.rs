@@ -1,5 +1,5 @@
-//! The parts of the suite `read_write_concern` that are not in the unified format: the meaning of connection strings, and
-//! the resulting commands.
+//! The parts of the `read_write_concern` suite that are not in the unified format: the meaning of connection strings,
+//! and the resulting commands.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The suite `connection_logging`, run by a client against a real server.
+//! The `connection_logging` suite, run by a client against a real server.
 //!
 //! The runner of the unified suites does not have a server with authentication, which one case needs. It also runs
 //! several clients at a time, whose connections it could not tell apart: their messages name the server but no client.

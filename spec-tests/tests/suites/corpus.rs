@@ -1,5 +1,5 @@
-//! The suite `bson_corpus`: bytes that wharf reads and writes through the crate `bson`. Its other half is about extended JSON,
-//! which wharf does not read.
+//! The `bson_corpus` suite: bytes that wharf reads and writes through the `bson` crate. Its other half is about
+//! extended JSON, which wharf does not read.
 
 use std::fs;
 

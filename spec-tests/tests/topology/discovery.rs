@@ -1,4 +1,4 @@
-//! The suite `discovery_and_monitoring`: phases of hello replies and application errors, and the topology after each.
+//! The `discovery_and_monitoring` suite: phases of hello replies and application errors, and the topology after each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

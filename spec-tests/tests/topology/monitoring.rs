@@ -1,4 +1,4 @@
-//! The suite `sdam_monitoring`: the events that follow from each phase of hello replies.
+//! The `sdam_monitoring` suite: the events that follow from each phase of hello replies.
 
 use std::time::Instant;
 

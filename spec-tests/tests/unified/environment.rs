@@ -25,7 +25,7 @@ pub struct Environment {
     version: Version,
     parameters: Document,
     internal: Client,
-    /// A client for each server, for fail points.
+    /// A client for each server, which sets fail points.
     servers: Vec<Client>,
 }
 

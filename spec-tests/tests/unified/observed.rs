@@ -216,8 +216,8 @@ impl ObservedClient {
         let connects_late = which == Which::Single && observes_topology;
         let observed = Self { client, events, topology_id, observes_logs_of, spans, connects_late };
         // In the specification, creating a client starts its monitors. In wharf, the first use of the client does.
-        // Single clients connect here, too, because their cases have the same time limits: except where pools,
-        // topologies or heartbeats are observed, since those events would come too early. The task's log messages do
+        // Single clients connect here, too, because their cases have the same time limits. They do not if pools,
+        // topologies or heartbeats are observed, because those events would come too early. The task's log messages do
         // not belong to the case.
         if which == Which::Pooled || !(observes_topology || subscribes_to_pools) {
             let client = observed.client.clone();

@@ -17,7 +17,6 @@ use crate::observed::{PATIENCE, until};
 use crate::stop::Stop;
 use crate::{collections, databases, files, sessions};
 
-/// Runs an operation.
 pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, Stop> {
     if operation.object == "testRunner" {
         return special(case, operation).await.map(|()| Returned::Nothing);

@@ -1,7 +1,7 @@
 //! The spans that a case expects, and the spans that its clients have.
 //!
-//! They are collected by a subscriber of `tracing`, and with the feature `opentelemetry` also by an exporter for each client. A
-//! case must pass with the subscriber and with the exporters.
+//! They are collected by a subscriber of `tracing`, and with the `opentelemetry` feature also by an exporter for each
+//! client. A case must pass with the subscriber and with the exporters.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};

@@ -7,8 +7,8 @@
 //!
 //! | Case | What the test does instead, and why |
 //! |---|---|
-//! | the two of `auth` that give `MONGODB-AWS` a password | It expects a refusal. Since 2025-09-30 the specification takes such credentials from the environment only. If the suite changes or drops these cases, the test fails. |
-//! | those of `srv-options` | It parses them without a look-up, because they are about parsing only. |
+//! | the two cases of `auth` that give `MONGODB-AWS` a password | It expects a refusal. Since 2025-09-30 the specification takes such credentials from the environment only. If the suite changes or drops these cases, the test fails. |
+//! | the cases of `srv-options` | It parses them without a lookup, because they are about parsing only. |
 //!
 //! # Invalid values that are refused although the specification ignores them
 //!

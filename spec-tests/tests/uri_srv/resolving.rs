@@ -342,7 +342,7 @@ async fn dropped_look_up_leaves_the_resolver_usable() {
     let server = start(one_server().silent(SERVICE)).await;
     let resolver = resolver(&server);
     let look_up = Options::parse(URI).unwrap().resolve_with(&resolver);
-    // The name server receives both questions before the look-up is dropped in the middle of the answer.
+    // The name server receives both questions before the lookup is dropped in the middle of the answer.
     let both_asked = async {
         while server.questions().len() < 2 {
             tokio::task::yield_now().await;

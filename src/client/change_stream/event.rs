@@ -40,7 +40,7 @@ pub struct ChangeStreamEvent<T> {
     pub ns_type: Option<String>,
     /// The new namespace of a renamed collection.
     pub to: Option<ChangeNamespace>,
-    /// Describes a change of a collection, of its indexes or of its shard key. Only with `show_expanded_events`.
+    /// Describes a change to a collection, to its indexes or to its shard key. Only with `show_expanded_events`.
     pub operation_description: Option<Document>,
     /// The `_id` of the document that was inserted, updated, replaced or deleted, preceded by the fields of its shard
     /// key.
@@ -50,7 +50,7 @@ pub struct ChangeStreamEvent<T> {
     /// The document, after an insert or a replacement. After an update, it is present only with the option
     /// `full_document`, and only if the document has not been deleted since.
     pub full_document: Option<T>,
-    /// The document before the change. Only with the option `full_document_before_change`.
+    /// The document before the change. Only with the `full_document_before_change` option.
     pub full_document_before_change: Option<T>,
     /// The cluster time of the change.
     pub cluster_time: Option<Timestamp>,

@@ -28,7 +28,7 @@ use crate::endpoint::Limit;
 use crate::endpoint::options::ReadPreference;
 use crate::pool::runtime::Process;
 
-/// The fields of the stage `$changeStream` that say where the stream starts.
+/// The fields of the `$changeStream` stage that say where the stream starts.
 const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];
 
 impl Client {
@@ -37,7 +37,7 @@ impl Client {
     /// `pipeline` holds the stages that filter or change the events: anything that serde writes as an array of
     /// documents, or `()` for none. The stages must keep each event's `_id`: without it, the stream cannot be resumed.
     ///
-    /// A raw `aggregate` with a stage `$changeStream` does not resume, so prefer this method. The read concern must be
+    /// A raw `aggregate` with a `$changeStream` stage does not resume, so prefer this method. The read concern must be
     /// `majority`, or not set.
     ///
     /// ```no_run
@@ -140,14 +140,14 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         }
     }
 
-    /// Adds fields that have no method here to the stage `$changeStream`. The value can be anything that serde writes
+    /// Adds fields that have no method here to the `$changeStream` stage. The value can be anything that serde writes
     /// as a document.
     pub fn stage(mut self, fields: impl Serialize) -> Self {
         self.stage.extend("stage", &fields);
         self
     }
 
-    /// Adds fields that have no method here to the command `aggregate`. The value can be anything that serde writes as
+    /// Adds fields that have no method here to the `aggregate` command. The value can be anything that serde writes as
     /// a document. A field that the command already has, such as `cursor`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.options.extend("options", &fields);

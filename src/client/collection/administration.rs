@@ -303,7 +303,7 @@ fn databases(reply: &RawDocument) -> Result<Vec<&RawDocument>, ClientError> {
     documents.collect()
 }
 
-/// Returns the field `name` of a description.
+/// Returns the `name` field of a description.
 fn name(command: &'static str, document: &RawDocument) -> Result<String, ClientError> {
     let name = document.get_str("name").map(str::to_owned);
     name.map_err(|error| ClientError::unreadable(command, error.to_string()))
@@ -318,8 +318,7 @@ pub(super) async fn names(command: &'static str, mut cursor: Cursor<Document>) -
     Ok(names)
 }
 
-/// Turns the server's error for something that does not exist into success, because in either case the thing does not
-/// exist.
+/// Treats the server's error for an object that does not exist as success: either way, the object does not exist.
 pub(super) fn found_or_not(outcome: Result<RawDocumentBuf, ClientError>) -> Result<(), ClientError> {
     match outcome {
         Err(error) if error.server_error().is_some_and(|error| error.code == NAMESPACE_NOT_FOUND) => Ok(()),

@@ -46,7 +46,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     /// Prepares a quick count of all documents, from the server's metadata about the collection. The count may be wrong
     /// after an unclean shutdown, or in a sharded cluster.
     ///
-    /// This runs the command `count`: see its [behaviour][count] in the server's manual. With version 1 of the Stable
+    /// This runs the `count` command: see its [behaviour][count] in the server's manual. With version 1 of the Stable
     /// API and `apiStrict`, the command needs MongoDB 5.0.9: earlier versions of the API lacked the command by an
     /// oversight.
     ///
@@ -116,7 +116,7 @@ builder!(Aggregate<T> => Cursor<T>, read_preference, read_concern, write_concern
 #[must_use = "it is sent when it is awaited or run"]
 pub struct CountDocuments<'c, C = Client> {
     request: Request<'c, C>,
-    /// The stage `$match`.
+    /// The `$match` stage.
     stage: Fields,
     skip: Option<u64>,
     limit: Option<u64>,

@@ -48,7 +48,7 @@ impl<T, C: AnyClient> Collection<T, C> {
 #[must_use = "a write is sent by bulk_write"]
 pub struct WriteModel {
     pub(super) change: Change,
-    /// What it changes. For an insert, only the options.
+    /// The statement of an update or a delete. For an insert, only its options.
     pub(super) statement: Fields,
 }
 
@@ -108,8 +108,8 @@ pub struct BulkWrite<'c, C = Client> {
 impl<C: AnyClient> BulkWrite<'_, C> {
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. In a transaction, it
-    /// always does, because it ends the transaction. If false, the writes are executed in any order.
+    /// Sets whether the first failed write stops the rest (`ordered`). The default is true. In a transaction, a failure
+    /// always stops the rest, because it ends the transaction. If false, the writes are executed in any order.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self

@@ -1,4 +1,4 @@
-//! `Client::bulk_write`: writes of any kind to several collections, by the server's command `bulkWrite`.
+//! `Client::bulk_write`: writes of any kind to several collections, by the server's `bulkWrite` command.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
@@ -96,8 +96,8 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
 
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    /// Sets whether the first write that fails stops the rest (`ordered`). The default is true. In a transaction, it
-    /// always does, because it ends the transaction. If false, the writes are executed in any order.
+    /// Sets whether the first failed write stops the rest (`ordered`). The default is true. In a transaction, a failure
+    /// always stops the rest, because it ends the transaction. If false, the writes are executed in any order.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self

@@ -86,8 +86,8 @@ pub struct InsertMany<'c, C = Client> {
 impl<C: AnyClient> InsertMany<'_, C> {
     options!([request.body] bypass_document_validation, comment);
 
-    /// Sets whether the first insert that fails stops the rest (`ordered`). The default is true. In a transaction, it
-    /// always does, because it ends the transaction.
+    /// Sets whether the first failed insert stops the rest (`ordered`). The default is true. In a transaction, a
+    /// failure always stops the rest, because it ends the transaction.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self

@@ -1,4 +1,4 @@
-//! `find_one_and_update`, `find_one_and_replace` and `find_one_and_delete`: the command `findAndModify`.
+//! `find_one_and_update`, `find_one_and_replace` and `find_one_and_delete`: the `findAndModify` command.
 
 use crate::client::session::SessionError;
 use std::borrow::Borrow;

@@ -1,8 +1,8 @@
 //! The options of commands: one row for each, with its documentation, its name here and in the protocol, and its type.
 //! Each builder picks the rows that the specification gives it.
 
-/// Gives a builder the methods of the options that it names. The name in brackets is the builder's field with the
-/// document that the options are added to.
+/// Gives a builder the methods of the options that it names. The brackets contain the builder's field whose document
+/// receives the options.
 macro_rules! options {
     ([$($place:ident).+] $($option:ident),* $(,)?) => { options!(@rows [$($place).+] $($option)*); };
     (@rows $place:tt $($option:ident)*) => { $(options!(@row $place $option);)* };
@@ -51,7 +51,7 @@ macro_rules! options {
         clustered_index
     ); };
     (@row $place:tt collation) => { options!(@method $place "collation" document
-        /// Sets the language rules for comparing texts (`collation`), such as `{ locale: "en" }`.
+        /// Sets the language rules for comparing strings (`collation`), such as `{ locale: "en" }`.
         collation
     ); };
     (@row $place:tt comment) => { options!(@method $place "comment" value

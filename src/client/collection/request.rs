@@ -99,7 +99,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
     }
 
     /// Returns the limit of this call, or else of its collection or database. In a call to `with_transaction`, the
-    /// limit of the collection or database does not count, because the session has a limit (Client Side Operations
+    /// limit of the collection or database does not apply, because the session has a limit (Client Side Operations
     /// Timeout, "Validation and Overrides").
     fn timeout(&self) -> Limit {
         let is_inherited = !self.timeout.is_set() && self.inherited_timeout.is_set();
@@ -255,8 +255,9 @@ impl<'c, C: AnyClient> Request<'c, C> {
 
 /// A command with the settings that it inherits.
 ///
-/// Its futures, and those of [`Request`], are `Send` by their signatures, and builders make them before their own
-/// futures. So the compiler does not prove anew for each type of documents that all of the client may be sent.
+/// The signatures of its methods, and of the methods of [`Request`] that open cursors, promise futures that are `Send`,
+/// and builders create these futures before their own. So the compiler need not prove for each document type that the
+/// whole client is `Send`.
 pub(super) struct Ready<'c> {
     client: &'c Client,
     database: &'c str,
@@ -353,8 +354,8 @@ pub(super) fn first_of_batch<'r>(
 /// Gives a builder the methods for its cursor.
 macro_rules! cursor_options {
     () => {
-        /// Sets the number of documents in each batch (`batchSize`). By default the server decides, in a `find` also for
-        /// zero. A negative number asks a `find` for that many documents in a single batch.
+        /// Sets the number of documents in each batch (`batchSize`). By default the server decides. In a `find`, zero
+        /// also leaves the choice to the server, and a negative number requests that many documents in a single batch.
         pub fn batch_size(mut self, documents: i32) -> Self {
             self.cursor.batch_size = Some(documents);
             self
@@ -375,7 +376,7 @@ macro_rules! cursor_options {
     };
 }
 
-/// Gives a builder the methods that all builders share, and its future. The builder must have a method `send`.
+/// Gives a builder the methods that all builders share, and its future. The builder must have a `send` method.
 macro_rules! builder {
     ($name:ident $(<$t:ident>)? => $output:ty $(, $inherited:ident)*) => {
         impl<'c $(, $t)?, C: super::AnyClient> $name<'c $(, $t)?, C> {
@@ -456,8 +457,8 @@ macro_rules! builder {
         }
     };
     (@inherited read_concern) => {
-        /// Sets the level of the read concern, such as `majority`. The default comes from the collection or database. An
-        /// empty text stands for the server's default.
+        /// Sets the level of the read concern, such as `majority`. The default comes from the collection or database.
+        /// An empty string stands for the server's default.
         pub fn read_concern(mut self, level: impl Into<String>) -> Self {
             self.request.read_concern = Some(level.into());
             self

@@ -168,7 +168,7 @@ builder!(CreateSearchIndexes => Vec<String>);
 #[must_use = "it is sent when it is awaited or run"]
 pub struct ListSearchIndexes<'c, T = Document, C = Client> {
     request: Request<'c, C>,
-    /// The stage `$listSearchIndexes`.
+    /// The `$listSearchIndexes` stage.
     stage: Fields,
     batch_size: Option<i32>,
     timeout_mode: Option<TimeoutMode>,

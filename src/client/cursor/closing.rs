@@ -52,8 +52,8 @@ impl<T> Cursor<T> {
         let background = self.client.deployment().background();
         let guard = match &background {
             Some(Background::Spawned(_)) => self.queue_up(),
-            // Kept work is done at the end of a call. With the cursor in the queue, the call itself would first have to
-            // wait for the cursor.
+            // Kept work is done at the end of a call. If the cursor were in the queue, the call itself would first have
+            // to wait for the cursor to close.
             Some(Background::Kept(_)) | None => None,
         };
         let Some(closing) = self.closing(None, guard) else { return false };

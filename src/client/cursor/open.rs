@@ -81,7 +81,7 @@ pub struct OpenCursor<'c> {
     max_await_time: Option<Duration>,
     cursor_type: Option<CursorType>,
     timeout_mode: Option<TimeoutMode>,
-    /// The field `comment` of each `getMore`, as a document, in place of the command's comment.
+    /// The `comment` field of each `getMore`, as a document, in place of the command's comment.
     comment: Option<RawDocumentBuf>,
     /// The time limit of the query, if it is already running.
     started: Option<Limit>,
@@ -115,7 +115,7 @@ impl OpenCursor<'_> {
         self
     }
 
-    /// Sets the comment of each `getMore`, as a document with the field `comment`. An empty document means no comment.
+    /// Sets the comment of each `getMore`, as a document with the `comment` field. An empty document means no comment.
     /// The default is the command's comment.
     pub(in crate::client) fn comment(mut self, comment: RawDocumentBuf) -> Self {
         self.comment = Some(comment);

@@ -60,7 +60,7 @@ impl<T: DeserializeOwned> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// The same as for [`next`](Self::next). The first error ends the reading.
+    /// The same as for [`next`](Self::next). Stops at the first error.
     ///
     /// # Cancel safety
     ///

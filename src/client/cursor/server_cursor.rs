@@ -207,7 +207,7 @@ impl ServerCursor {
         }
     }
 
-    /// Returns the span of the transaction that the cursor was opened in, while it is open.
+    /// Returns the span of the transaction that the cursor was opened in, while that transaction is open.
     pub(super) fn transaction_span(&self) -> Option<Arc<Span>> {
         match &self.session {
             InSession::Explicit(explicit) if self.opened_in.is_some() => explicit.span_in_transaction(),

@@ -49,7 +49,7 @@ pub(super) struct Afterwards {
     pub(super) to_monitor: Vec<Monitored>,
     /// The servers that cannot be used with these options, and why.
     pub(super) unusable: Vec<(ServerAddress, InvalidOption)>,
-    /// The SRV look-up of the servers.
+    /// The SRV lookup of the servers.
     pub(super) to_resolve: Option<SrvPolling>,
     removed: Vec<Arc<Member>>,
     /// Set if the last server has left the topology, with the reason if it is known.
@@ -235,9 +235,9 @@ impl Deployment {
         self.apply_check(monitored, None, |before| before.topology.after_check(failed));
     }
 
-    /// Applies the reply to the hello of a connection that the server's pool opens, if it brings news ("Clients update
-    /// the topology from each handshake"). `generation` is the generation of the connection. A check that opens the
-    /// connection applies the reply itself. A load balancer describes only one of its servers.
+    /// Applies the reply to the hello of a connection that the server's pool opens, if it contains anything new
+    /// ("Clients update the topology from each handshake"). `generation` is the generation of the connection. A check
+    /// that opens the connection applies the reply itself. A load balancer describes only one of its servers.
     ///
     /// If the server is unknown, its monitor makes it known, with its round-trip time. An invalid reply changes nothing:
     /// the monitor's own check fails on it.

@@ -28,10 +28,10 @@
 //!
 //! # What runs
 //!
-//! | task | started | ends |
+//! | task | starts | ends |
 //! | --- | --- | --- |
 //! | a monitor for each server (`monitor`), with the measuring of round trips | with its server | when its server leaves, and at the close |
-//! | the look-ups of an SRV name (`rescan`) | with the first operation | at the close, or once the deployment is of a type that is not looked up again |
+//! | the lookups of an SRV name (`rescan`) | with the first operation | at the close, or once the deployment is of a type that is not looked up again |
 //!
 //! A client on a single thread has none of these tasks. The client's operations scan the servers (`scanning.rs`,
 //! `checker.rs`), and the work that other clients would spawn is kept until the end of a call (`background.rs`).

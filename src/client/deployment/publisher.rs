@@ -15,7 +15,7 @@ use crate::text::shortened::MostLogged;
 ///
 /// A subscriber receives one event at a time, in order. It is called by a monitor, or by the task that used or closed
 /// the client, and never under a lock. One call delivers at most 32 events before another call takes over. A slow
-/// subscriber delays the monitors. If its work may take long, it should pass the event on, for example through an
+/// subscriber delays the monitors. If its work may take a while, it should pass the event on, for example through an
 /// unbounded channel. A panic is caught, and the event counts as delivered. Every `Fn(&TopologyEvent)` is a subscriber.
 pub trait TopologySubscriber: Send + Sync + 'static {
     /// Receives an event.

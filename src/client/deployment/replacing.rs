@@ -14,10 +14,11 @@ impl Deployment {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] as for [`Deployment::new`], and for options that cannot be replaced. Then nothing has changed.
+    /// [`InvalidOption`] as for [`Deployment::new`], and for options that cannot be replaced. In that case, nothing
+    /// changes.
     pub(crate) fn replace_options(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
         options.validate()?;
-        // A TXT record may have added options. The new options may include these additions or not.
+        // A TXT record may have added options. The new options may or may not include these additions.
         let check = self.options().check_replacement(&options);
         check.or_else(|error| self.given().check_replacement(&options).map_err(|_| error))?;
         let mut pools = Vec::new();
@@ -46,7 +47,7 @@ impl Deployment {
             }
             self.replaced.store(Some(Arc::new(Replaced { options, settled: Some(next) })));
         }
-        // Outside the lock: this closes connections, and subscribers may learn of it.
+        // Outside the lock, because this closes connections, and their events may reach subscribers.
         pools.iter().for_each(Pool::renew);
         Ok(())
     }

@@ -13,11 +13,11 @@ use crate::endpoint::{ResolveError, SHORTEST_RESCAN, choose, resolve_again, reso
 use crate::pool::runtime::alarm;
 use crate::text::printable::PrintableError;
 
-/// Keeps looking the servers up until the deployment is closed, or its type needs no further look-ups.
+/// Keeps looking the servers up until the deployment is closed, or its type needs no further lookups.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future cancels the look-up. The [`SrvPolling`] then restarts the deployment.
+/// Dropping the future cancels the lookup. The [`SrvPolling`] then restarts the deployment.
 pub(super) async fn run(polling: SrvPolling) {
     let deployment = &polling.deployment;
     tokio::select! {
@@ -44,18 +44,18 @@ async fn keep_scanning(deployment: &Arc<Deployment>) {
 }
 
 impl Deployment {
-    /// Looks the servers up for the first time. Returns the time until the next look-up.
+    /// Looks the servers up for the first time. Returns the time until the next lookup.
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the look-up fails, or if its result contradicts the options.
+    /// [`ResolveError`] if the lookup fails, or if its result contradicts the options.
     pub(super) async fn resolve(self: &Arc<Self>) -> Result<Duration, ResolveError> {
         let (options, valid_for) = resolve_first(self.options().as_ref().clone(), self.resolver.as_ref()).await?;
         self.settle(options)?;
         Ok(valid_for.max(SHORTEST_RESCAN))
     }
 
-    /// Looks the servers up again, and applies the result. Returns the time until the next look-up.
+    /// Looks the servers up again, and applies the result. Returns the time until the next lookup.
     pub(super) async fn resolve_again(self: &Arc<Self>) -> Duration {
         let options = self.options();
         match resolve_again(options, self.resolver.as_ref()).await {
@@ -73,7 +73,7 @@ impl Deployment {
     }
 }
 
-/// Looks the servers up for the first time, and returns the time until the next look-up.
+/// Looks the servers up for the first time, and returns the time until the next lookup.
 async fn resolve(deployment: &Arc<Deployment>) -> Duration {
     let pause = deployment.options().heartbeat_interval();
     let control = &deployment.srv_control;
@@ -86,7 +86,7 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
                 deployment.unresolved(error);
             }
         }
-        // Waiting operations request another look-up, as they request checks of servers.
+        // Waiting operations request another lookup, as they request checks of servers.
         let floor = Instant::now() + SHORTEST_HEARTBEAT;
         tokio::select! {
             () = alarm(pause) => {}

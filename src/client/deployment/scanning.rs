@@ -1,5 +1,5 @@
-//! Scanning checks the servers inline with operations, where there are no monitors (Server Monitoring, "Single-threaded
-//! monitoring"; Server Selection, "Single-threaded server selection").
+//! Scanning checks the servers in the course of operations, where there are no monitors (Server Monitoring,
+//! "Single-threaded monitoring"; Server Selection, "Single-threaded server selection").
 //!
 //! A deployment that scans has one connection to each server, in a pool of size one that does not spawn anything.
 //! Commands and checks share it. Opening it counts as a check, and so does a hello on it. One future checks all servers
@@ -11,8 +11,8 @@
 //! | --- | --- |
 //! | first operation | before the selection |
 //! | `heartbeatFrequencyMS` have passed since the end of the last scan | before the selection |
-//! | a server has replied that it is not primary or shuts down | before the next selection |
-//! | no server is suitable | then, and with `serverSelectionTryOnce=false` again and again |
+//! | a server has replied that it is not primary or is shutting down | before the next selection |
+//! | no server is suitable | during the selection: once, or repeatedly with `serverSelectionTryOnce=false` |
 //!
 //! Scans are at least 500 ms apart. A scan skips a server whose last check failed less than 5 s earlier (`cooldownMS`). The
 //! failure of a command does not count as a failed check, so that a retry can reach a server that lost only its connection.
@@ -207,7 +207,7 @@ impl Deployment {
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;
-        // The look-up may have found a load balancer, which is never checked.
+        // The lookup may have found a load balancer, which is never checked.
         if self.is_balanced() {
             return;
         }

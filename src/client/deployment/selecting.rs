@@ -59,8 +59,8 @@ pub enum ServerSelectionError {
         /// The servers' states at the end.
         topology: Arc<TopologySummary>,
     },
-    /// One scan found no suitable server, and the option `serverSelectionTryOnce` of a client on a single thread allows no
-    /// further scan.
+    /// One scan found no suitable server, and the `serverSelectionTryOnce` option of a client on a single thread allows
+    /// no further scan.
     #[error("no server for {wanted} was found in one scan (serverSelectionTryOnce): {topology}")]
     #[non_exhaustive]
     TriedOnce {

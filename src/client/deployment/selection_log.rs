@@ -19,7 +19,7 @@ use crate::text::printable::PrintableError;
 /// The target of the messages: the component `serverSelection` of the logging specification.
 const TARGET: &str = "wharf::serverSelection";
 
-/// The operation that a server is selected for, in the terms of the log.
+/// The operation that a server is selected for, as the log describes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoggedOperation<'a> {
     /// A command, with the number of its operation.
@@ -55,7 +55,7 @@ fn logs_waiting() -> bool {
     is_logged!(TARGET, Level::INFO)
 }
 
-/// The messages about one selection, with the specification's texts and keys.
+/// The messages about one selection, with the specification's wording and keys.
 pub(super) struct SelectionLog<'a> {
     selector: String,
     operation: &'a str,

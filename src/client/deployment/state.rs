@@ -40,7 +40,7 @@ pub(crate) struct Deployment {
     pub(super) resolver: Option<Resolver>,
     /// The state of scans, for a deployment without monitors. `None` if monitors check the servers.
     scanning: Option<Box<Scanning>>,
-    /// Ends the look-ups of the SRV name.
+    /// Ends the lookups of the SRV name.
     pub(super) srv_control: Control,
     pub(super) subscribers: Vec<Arc<dyn Subscriber>>,
     /// The budget of the servers' pools.
@@ -102,7 +102,7 @@ pub(super) struct State {
 pub(super) struct Monitored {
     pub(super) deployment: Arc<Deployment>,
     pub(super) server: Arc<Server>,
-    /// The number of the monitors' start that this task belongs to.
+    /// Identifies the start of the monitors that this task belongs to.
     start: u64,
 }
 
@@ -123,7 +123,7 @@ impl Monitored {
         self.server.heartbeats.start(&self.deployment.publisher, over, awaited)
     }
 
-    /// Returns whether a result of the monitor counts: the monitors have not been restarted in the meantime, and the
+    /// Returns whether to accept a result of the monitor: the monitors have not been restarted in the meantime, and the
     /// server still belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
         self.start == state.starts && snapshot.has(&self.server)
@@ -221,7 +221,7 @@ impl Deployment {
     }
 
     fn of(parts: Parts) -> Arc<Self> {
-        // Done here, because pools are created under the lock, and subscribers of `tracing` may not be called there.
+        // Done here, because pools are created under the lock, and `tracing` subscribers may not be called there.
         watch_interest();
         let members = parts.topology.servers().map(|_| None).collect();
         Arc::new(Self {
@@ -279,7 +279,7 @@ impl Deployment {
         &self.given
     }
 
-    /// Returns the options: until an SRV name is resolved, as the application gave them.
+    /// Returns the options. Until an SRV name is resolved, these are the options as the application gave them.
     pub(crate) fn options(&self) -> &Arc<Options> {
         self.settled.get().map_or(&self.given, |settled| &settled.options)
     }
@@ -438,7 +438,7 @@ impl Deployment {
             self.inhabit(&state, before.topology.clone(), &before, &mut after);
             if !self.scans() {
                 if self.given.srv.is_some() {
-                    // The task begins with a look-up.
+                    // The task begins with a lookup.
                     self.srv_control.set_checking(true);
                     after.to_resolve = Some(SrvPolling { deployment: self.clone(), start: state.starts });
                 }
@@ -469,8 +469,8 @@ impl Deployment {
         !self.is_closed() && !self.snapshot.load().has(server)
     }
 
-    /// Asks all monitors for a check at once, or for another look-up if the SRV name is not resolved. The calling task must
-    /// already listen to [`changed`](Self::changed).
+    /// Asks all monitors for a check at once, or for another lookup if the SRV name is not resolved. The calling task
+    /// must already listen to [`changed`](Self::changed).
     pub(crate) fn request_checks(&self) {
         if !self.is_resolved() {
             self.srv_control.ask();

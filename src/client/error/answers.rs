@@ -192,7 +192,7 @@ impl ClientError {
     }
 
     /// Returns whether the server refused a write because a unique index already contains the key. If several
-    /// statements were refused, the first error counts.
+    /// statements were refused, the first error decides.
     ///
     /// `keyPattern` and `keyValue` in the `reply` of [`server_error`](Self::server_error) identify the key.
     #[must_use]

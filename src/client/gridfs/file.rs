@@ -15,7 +15,7 @@ pub struct FilesCollectionDocument {
     pub chunk_size_bytes: u32,
     /// When the upload was finished (`uploadDate`).
     pub upload_date: DateTime,
-    /// The name. Several files can have the same name: they are revisions of it. Old files may have no name.
+    /// The name. Files with the same name are revisions of one another. Old files may have no name.
     pub filename: Option<String>,
     /// Data that the application has stored with the file.
     pub metadata: Option<Document>,

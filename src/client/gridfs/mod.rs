@@ -1,6 +1,6 @@
 //! Files of any length, stored as documents: GridFS.
 //!
-//! A bucket is two collections. Each file has a document in `fs.files`, and its content is cut into chunks in
+//! A bucket consists of two collections. Each file has a document in `fs.files`, and its content is cut into chunks in
 //! `fs.chunks`. [`Database::gridfs_bucket`] returns a bucket, an upload is an [`AsyncWrite`](tokio::io::AsyncWrite),
 //! and a download is an [`AsyncRead`](tokio::io::AsyncRead). With [`single::Client`](crate::single::Client) they are a
 //! [`Write`](std::io::Write) and a [`Read`](std::io::Read).
@@ -252,7 +252,7 @@ pub(crate) fn io_error(error: ClientError) -> io::Error {
 }
 
 /// Gives a builder its time limit and its future. The first type is the output with any client, the second the output
-/// of the future with the asynchronous client. The builder must have a method `send`.
+/// of the future with the asynchronous client. The builder must have a `send` method.
 macro_rules! call {
     ($name:ident => $output:ty, $awaited:ty: $($timeout:literal)*) => {
         impl<C: AnyClient> $name<'_, C> {

@@ -24,7 +24,7 @@ use crate::pool::runtime::Process;
 
 impl<C: AnyClient> GridFsBucket<C> {
     /// Prepares the upload of a file with this name. Await it to get a [`GridFsUploadStream`]. This sends nothing yet.
-    /// Several files can have the same name: they are revisions of it.
+    /// Files with the same name are revisions of one another.
     pub fn open_upload_stream(&self, filename: impl Into<String>) -> OpenUploadStream<'_, C> {
         let chunk_size = self.shared.chunk_size;
         let (id, metadata) = (None, Ok(None));

@@ -38,7 +38,7 @@ pub enum FaultKind {
     },
     /// The network failed, or the time ran out, after the command was or may have been sent.
     Network,
-    /// The reply breaks the protocol. The command was sent.
+    /// The reply violates the protocol. The command was sent.
     Malformed,
     /// The server answered with `ok: 0`.
     Server,

@@ -10,12 +10,12 @@
 //! | --- | --- |
 //! | server session | an identifier that the server keeps state for, and what the client knows of it |
 //! | session pool | the server sessions that no operation uses, for reuse |
-//! | explicit session | a session that the application starts; all other operations use one for themselves alone |
+//! | explicit session | a session that the application starts; every other operation uses an implicit session, for that operation only |
 //! | elements | what a session adds to a command, as encoded BSON elements |
 //! | fault | what a failed attempt of an operation means for retries and transactions |
 //! | cluster time | the newest `$clusterTime` that a server sent, passed on with each command ("gossip") |
 //!
-//! # Why it is built so
+//! # Why it is built this way
 //!
 //! Each command of a client uses a server session, so every command takes a session and gives it back. The pool has a
 //! stack for each core and no lock. The cluster time is read on each command, so it is an immutable value behind

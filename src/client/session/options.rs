@@ -85,8 +85,8 @@ impl SessionOptions {
 #[non_exhaustive]
 #[must_use]
 pub struct TransactionOptions {
-    /// `readConcern`: the level for the whole transaction, sent with its first command. An empty text stands for
-    /// the server's default.
+    /// `readConcern`: the level for the whole transaction, sent with its first command. An empty string stands for the
+    /// server's default.
     pub read_concern: Option<String>,
     /// `writeConcern`: sent with the commit and the abort. Must be acknowledged.
     pub write_concern: Option<WriteConcern>,

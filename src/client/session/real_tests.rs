@@ -170,7 +170,7 @@ async fn server_understands_sessions_retries_and_transactions() {
     let labels = session.commit_failed(&fault, Some(SERVER)).labels;
     assert!(!labels.contains(Labels::UNKNOWN_COMMIT_RESULT));
 
-    // Another session with the same identifier continues the numbers.
+    // Another session with the same identifier continues the numbering.
     let (id, last) = (session.id(), number + 3);
     client.pool.release(session.end(Moment::now()).unwrap(), Moment::now(), None);
     let mut session = client.session(&SessionOptions::default());

@@ -16,7 +16,7 @@ const TRANSACTION_BASE_BACKOFF: Duration = Duration::from_millis(5);
 const TRANSACTION_MAX_BACKOFF: Duration = Duration::from_millis(500);
 /// The longest pause between attempts when a time limit allows any number of attempts.
 const PACE: Duration = Duration::from_millis(10);
-/// How often an abort is retried within a time limit.
+/// How many times an abort is retried within a time limit.
 const ABORT_RETRIES: u32 = 2;
 
 /// The kinds of operations, by the conditions under which they are retried.

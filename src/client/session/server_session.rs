@@ -20,7 +20,7 @@ pub struct SessionId([u8; 16]);
 impl SessionId {
     /// Generates a new identifier.
     pub fn new() -> Self {
-        // The bytes come from the operating system, because the features of an application can give the crate `uuid` a
+        // The bytes come from the operating system, because the features of an application can give the `uuid` crate a
         // generator whose state a fork copies.
         let mut bytes: [u8; 16] = random_bytes();
         bytes[6] = bytes[6] & 0x0f | 0x40;

@@ -13,9 +13,9 @@ use super::Client;
 use crate::client::{self, Advanced, ClientError, PAUSE, read};
 use crate::endpoint::Limit;
 
-/// How long an iterator pauses between two empty batches, if the server waits for documents. This is long enough for
-/// another thread that is waiting for the client. If the server does not wait, the iterator pauses for as long as a
-/// stream.
+/// How long an iterator pauses between two empty batches, if the server waits for documents. The pause is long enough
+/// for another thread that is waiting for the client to take its turn. If the server does not wait, the iterator pauses
+/// for as long as a stream.
 pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.

@@ -183,8 +183,8 @@ impl Driver {
 pub(super) type Erased<'c> = Pin<&'c mut dyn Future<Output = ()>>;
 
 /// Runs the future that `begin` makes, and returns its output. `drive` runs it, and starts the limit, which `begin`
-/// receives. `drive` sees the same type for all futures, so that tokio's runtime is compiled for one type instead of a
-/// hundred: that took a tenth of the time to compile the crate.
+/// receives. `drive` sees the same type for all futures, so tokio's runtime is compiled for one type instead of a
+/// hundred. The hundred types took a tenth of the crate's compile time.
 pub(super) fn erased<F: Future>(
     limit: Limit,
     begin: impl FnOnce(Limit) -> F,

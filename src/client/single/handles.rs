@@ -1,5 +1,5 @@
 //! Handles to databases and collections. These are the handles of the asynchronous client, and their builders have a
-//! method `run`.
+//! `run` method.
 
 use bson::{Bson, Document};
 use serde::de::DeserializeOwned;

@@ -23,9 +23,9 @@
 //! | --- | --- | --- |
 //! | calls | are futures | block |
 //! | servers are checked | by monitors, all the time | by operations: before the first operation, after `heartbeatFrequencyMS` (60 s by default), when a server has replied that it is not primary or is shutting down, and when no server is suitable |
-//! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, each open cursor or transaction has another one, within `maxPoolSize`: a call beyond it waits in vain |
+//! | connections | a pool for each server | one for each server, for checks and commands. Behind a load balancer, each open cursor or transaction has a separate connection, up to `maxPoolSize`: a call that needs one more connection waits in vain |
 //! | no suitable server | waits for `serverSelectionTimeoutMS` | fails after one scan, unless `serverSelectionTryOnce=false` |
-//! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry that has to scan comes 500 ms after the last scan. In the pool's events and metrics, the scan's attempt and the check-out that fails with its error count as two |
+//! | a connection that cannot be authenticated | fails the operation, or is retried as the error says | the same; a retry that has to scan comes 500 ms after the last scan. In the pool's events and metrics, the scan's attempt and the check-out that fails with its error count separately |
 //! | a connection that is lost while it is idle | the next command takes another connection | the same; in addition, a connection that has been idle for 5 s is checked before a command or a cursor uses it |
 //!
 //! Operations, retries, errors, sessions, transactions, change streams, events and options are the same as in the
@@ -42,7 +42,7 @@
 //! unresponsive server does not block operations.
 //!
 //! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. No time limit of
-//! wharf applies to these look-ups.
+//! wharf applies to these lookups.
 //!
 //! # Threads
 //!
@@ -72,7 +72,7 @@
 //!
 //! # How it works
 //!
-//! A private current-thread runtime of tokio drives the asynchronous client. This runtime runs only inside calls
+//! A private current-thread tokio runtime drives the asynchronous client. This runtime runs only inside calls
 //! (`driver.rs`). The deployment scans instead of running monitors, and the servers' pools do not spawn anything
 //! (`src/client/deployment/scanning.rs`).
 
@@ -274,7 +274,7 @@ impl Client {
         self.client().append_metadata(library)
     }
 
-    /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Short for
+    /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Shorthand for
     /// [`run`](Self::run) with [`Operation::new`].
     ///
     /// # Errors
@@ -290,7 +290,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] tells how far the operation got.
+    /// [`ClientError`] says how far the operation got.
     #[track_caller]
     pub fn run<'c>(&self, operation: impl Into<Operation<'c>>) -> Result<RawDocumentBuf, ClientError> {
         self.run_at(operation.into(), Location::caller())
@@ -349,7 +349,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().insert(database, collection, documents))
     }
 
-    /// Prepares updates of a collection, each a statement of the server's command `update`.
+    /// Prepares updates of a collection, each a statement of the server's `update` command.
     #[track_caller]
     pub fn update<'c>(
         &self,
@@ -360,7 +360,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().update(database, collection, statements))
     }
 
-    /// Prepares deletes from a collection, each a statement of the server's command `delete`.
+    /// Prepares deletes from a collection, each a statement of the server's `delete` command.
     #[track_caller]
     pub fn delete<'c>(
         &self,

@@ -46,8 +46,8 @@ impl Prepared<OpenCursor<'_>> {
     /// # Errors
     ///
     /// [`ClientError::InvalidOption`] for options that exclude each other. [`ClientError::Reply`] if the reply contains
-    /// no cursor. Otherwise as for [`Client::run`]. In a session, also [`ClientError::Session`] if the session does not
-    /// allow the operation.
+    /// no cursor. Otherwise the errors of [`Client::run`]. In a session, also [`ClientError::Session`] if the session
+    /// does not allow the operation.
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))
@@ -59,8 +59,8 @@ impl Prepared<Query<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise as for
-    /// [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise the errors
+    /// of [`Client::run`].
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))
@@ -73,7 +73,7 @@ impl<'c, R: DeserializeOwned> Prepared<TypedCommand<'c, R>> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not write the command as a document. [`ClientError::Reply`] if it could
-    /// not read the reply. Otherwise as for [`Client::run`].
+    /// not read the reply. Otherwise the errors of [`Client::run`].
     pub fn run(self) -> Result<R, ClientError> {
         self.client.run_prepared(self.prepared)?
     }
@@ -96,7 +96,7 @@ impl Prepared<Watch<'_>> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options.
-    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`. Otherwise as for
+    /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`. Otherwise the errors of
     /// [`Client::run`].
     pub fn run(self) -> Result<ChangeStream, ClientError> {
         let stream = self.client.run_prepared(self.prepared)??;

@@ -52,7 +52,7 @@ mod srv {
 
     const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
 
-    /// Returns a zone whose records expire sooner than the minimum time between two look-ups.
+    /// Returns a zone whose records expire sooner than the minimum time between two lookups.
     fn zone(ports: &[u16]) -> Zone {
         ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test")).lasting(1)
     }

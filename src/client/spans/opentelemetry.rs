@@ -1,4 +1,4 @@
-//! Spans in a tracer of OpenTelemetry's API.
+//! Spans in an OpenTelemetry tracer.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;

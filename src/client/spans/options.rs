@@ -3,7 +3,7 @@
 use std::env;
 use std::fmt;
 
-/// Switches on a client's OpenTelemetry spans, with the feature `opentelemetry`.
+/// Switches on a client's OpenTelemetry spans, with the `opentelemetry` feature.
 #[cfg(feature = "opentelemetry")]
 const ENABLED: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED";
 
@@ -23,7 +23,7 @@ pub(super) type Provider = std::sync::Arc<dyn opentelemetry::global::ObjectSafeT
 /// | | switched on by |
 /// | --- | --- |
 /// | a subscriber of [`tracing`](mod@tracing) | its filter: level `DEBUG`, target `wharf::operation` |
-/// | a tracer of OpenTelemetry, with the feature `opentelemetry` | `enabled`, or the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` |
+/// | a tracer of OpenTelemetry, with the `opentelemetry` feature | `enabled`, or the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` |
 ///
 /// [The guide](crate::guide::metrics_and_traces#traces) lists the attributes and shows an example.
 #[derive(Clone, Default)]
@@ -64,7 +64,7 @@ impl TracingOptions {
         self
     }
 
-    /// Sets the number of characters after which the attribute `db.query.text` is truncated. This attribute contains
+    /// Sets the number of characters after which the `db.query.text` attribute is truncated. This attribute contains
     /// the command as extended JSON, and possibly personal data. Zero omits the attribute. The default is the value of
     /// the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, or else zero.
     pub fn query_text_max_length(mut self, characters: usize) -> Self {

@@ -8,7 +8,7 @@ use super::{Attribute, Kind, Value};
 /// The target of the spans. It differs from the targets of messages, so that a filter can distinguish them.
 const TARGET: &str = "wharf::operation";
 
-/// Returns whether a subscriber reads the spans. A logger of the crate `log` does not count.
+/// Returns whether a subscriber reads the spans. A logger of the `log` crate does not count.
 pub(super) fn is_enabled() -> bool {
     span_enabled!(target: TARGET, Level::DEBUG)
 }

@@ -5,7 +5,8 @@ use super::server::{MOST_MEMBERS, ServerDescription, ServerType};
 use super::transition::{Consequence, Transition, of_other_set};
 use crate::endpoint::options::ServerAddress;
 
-/// From this wire version on (MongoDB 6.0), the comparison of primaries considers `electionId` before `setVersion`.
+/// Starting with this wire version (MongoDB 6.0), the comparison of primaries considers `electionId` before
+/// `setVersion`.
 const ELECTION_FIRST: i32 = 17;
 
 impl Transition {

@@ -15,14 +15,14 @@ pub struct TopologyVersion {
 }
 
 impl TopologyVersion {
-    /// Reads the field `topologyVersion` of a hello reply or an error reply. Returns `None` if the field is missing or
+    /// Reads the `topologyVersion` field of a hello reply or an error reply. Returns `None` if the field is missing or
     /// invalid. The specification allows treating both cases alike: the reply counts as more recent.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
         Self::of_document(reply.get_document("topologyVersion").ok()?)
     }
 
-    /// Reads the value of a field `topologyVersion`. Returns `None` if it is invalid.
+    /// Reads the value of a `topologyVersion` field. Returns `None` if it is invalid.
     #[must_use]
     pub fn of_document(version: &RawDocument) -> Option<Self> {
         let Ok(Some(RawBsonRef::ObjectId(process_id))) = version.get("processId") else { return None };

@@ -15,7 +15,7 @@ use crate::text::printable::PrintableError;
 
 /// A client's view of one server at one moment (SDAM, "ServerDescription"). Clones share it.
 ///
-/// Two views are equal if an application cannot tell them apart: round-trip times and the time of the check do not count
+/// Two views are equal if an application cannot tell them apart: round-trip times and the time of the check are ignored
 /// (SDAM, "Server Description Equality").
 #[derive(Clone)]
 pub struct ServerView(pub(crate) Arc<ServerDescription>);

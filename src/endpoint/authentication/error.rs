@@ -106,7 +106,7 @@ pub enum AuthenticationCause {
     /// The time ran out before authentication ended.
     #[error("{0}")]
     Timeout(#[source] ConnectTimeoutError),
-    /// A reply breaks the protocol.
+    /// A reply violates the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// The server violates SCRAM or does not know the password, or the password cannot be used.

@@ -203,9 +203,9 @@ mod tests {
 
     /// Derives keys in a forked child, on a new runtime. Returns the child's exit code.
     ///
-    /// The child does not start threads. Each thread of std takes a global lock when it begins and when it ends. If
-    /// another thread of the parent holds that lock at the fork, the first thread that the child starts waits for it
-    /// forever.
+    /// The child does not start threads. Each std thread takes a global lock when it begins and when it ends. If
+    /// another thread of the parent holds that lock at the time of the fork, the first thread that the child starts
+    /// waits for it forever.
     #[cfg(unix)]
     fn derive_in_child(cache: &KeyCache, challenge: &Challenge) -> i32 {
         in_child(|| {

@@ -46,7 +46,7 @@ const MACHINE_LIMIT: Duration = Duration::from_secs(60);
 /// The server's error for a token that it does not accept: AuthenticationError.
 const NOT_ACCEPTED: i32 = 18;
 
-/// How often a human's shared token is tried before the server is asked again for the issuer of tokens. A token that
+/// How many times a human's shared token is tried before the server is asked again for the token issuer. A token that
 /// another connection has just obtained is worth another attempt, but the number of attempts must be limited.
 const ROUNDS: u32 = 3;
 

@@ -40,11 +40,12 @@ pub struct CloudEnvironment {
     pub aws_ecs: String,
     /// The metadata service of Amazon EC2. Default `http://169.254.169.254`.
     pub aws_ec2: String,
-    /// Amazon's Security Token Service, if it is not the region's own.
+    /// Amazon's Security Token Service. By default, the region's service.
     ///
-    /// `AWS_REGION`, or else `AWS_DEFAULT_REGION`, names the region; its service is, for example,
-    /// `https://sts.eu-central-1.amazonaws.com`. Without a region it is the global `https://sts.amazonaws.com`. With
-    /// `AWS_STS_REGIONAL_ENDPOINTS=legacy` it is also global in the regions that existed before 2019.
+    /// `AWS_REGION`, or else `AWS_DEFAULT_REGION`, names the region, whose service is, for example,
+    /// `https://sts.eu-central-1.amazonaws.com`. Without a region, the service is the global
+    /// `https://sts.amazonaws.com`. With `AWS_STS_REGIONAL_ENDPOINTS=legacy`, it is also global in the regions that
+    /// existed before 2019.
     pub aws_sts: Option<String>,
     /// The metadata service of Azure. Default `http://169.254.169.254`.
     pub azure: String,

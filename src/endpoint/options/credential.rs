@@ -66,10 +66,10 @@ pub enum Mechanism {
     /// or a Unix domain socket. wharf does not require TLS, because the specification does not, and other means may
     /// protect the network.
     Plain,
-    /// `MONGODB-AWS`: an identity of Amazon Web Services. Needs the feature `aws`.
+    /// `MONGODB-AWS`: an identity of Amazon Web Services. Needs the `aws` feature.
     MongoDbAws,
     /// `MONGODB-OIDC`: an access token of an identity provider. The client sends the token unencrypted, so use TLS, as with
-    /// `PLAIN`. Needs the feature `oidc`.
+    /// `PLAIN`. Needs the `oidc` feature.
     MongoDbOidc,
     /// `GSSAPI`: Kerberos. It is read and checked, but not supported: [`Options::endpoint`](super::Options::endpoint)
     /// refuses it.
@@ -171,7 +171,7 @@ impl Credential {
     }
 
     /// Sets one of `authMechanismProperties`. Names are case-insensitive. If a property is set twice, the last value
-    /// counts.
+    /// applies.
     ///
     /// | mechanism | property | value |
     /// | --- | --- | --- |

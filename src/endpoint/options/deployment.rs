@@ -11,7 +11,7 @@ use super::{
 /// A deployment of MongoDB, and how to connect to it.
 ///
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
-/// both; the last value set counts. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
+/// both; the last value set applies. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
 ///
 /// Some options matter only to a [`Client`](crate::Client), and not to a pool that is used on its own. Their
 /// documentation says so.
@@ -86,7 +86,7 @@ pub struct Options {
     ///
     /// If it is not set, the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and
     /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit. Without any of the
-    /// three, a command waits for a hanging server as long as the network holds the connection.
+    /// three, a command waits for a hanging server for as long as the network keeps the connection open.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
     /// the check-out. On a checked-out connection, the operation is only the command;
@@ -145,7 +145,7 @@ pub struct Options {
     /// `retryWrites`: whether the client retries a write after a network error. Only a [`Client`](crate::Client) uses
     /// it. Default `true`.
     pub retry_writes: bool,
-    /// `maxAdaptiveRetries`: how often the client retries an operation that an overloaded server refused (client
+    /// `maxAdaptiveRetries`: how many times the client retries an operation that an overloaded server refused (client
     /// backpressure specification). Only a [`Client`](crate::Client) uses it. Default 2.
     pub max_adaptive_retries: u32,
     /// `enableOverloadRetargeting`: whether such a retry prefers another server. Only a [`Client`](crate::Client) uses

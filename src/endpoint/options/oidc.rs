@@ -157,14 +157,14 @@ impl PartialEq for Callback {
 impl Eq for Callback {}
 
 impl Credential {
-    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without the help of a human, instead of an
+    /// `OIDC_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` without human interaction, instead of an
     /// `ENVIRONMENT`.
     pub fn oidc_callback(mut self, callback: impl OidcCallback + 'static) -> Self {
         self.oidc.callback = Some(Callback(Arc::new(callback)));
         self
     }
 
-    /// `OIDC_HUMAN_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` with the help of a human.
+    /// `OIDC_HUMAN_CALLBACK`: sets how to obtain access tokens for `MONGODB-OIDC` with human interaction.
     ///
     /// The callback may take 5 minutes. This time does not count towards `connectTimeoutMS`. The callback is run only
     /// for servers that [`allowed_hosts`](Self::allowed_hosts) lists.
@@ -207,7 +207,7 @@ impl Credential {
 }
 
 impl OidcOptions {
-    /// Refuses contradictions. `environment` is the value of the property `ENVIRONMENT`.
+    /// Refuses contradictions. `environment` is the value of the `ENVIRONMENT` property.
     ///
     /// Returns whether there is a callback. If there is, no environment may be set.
     pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {

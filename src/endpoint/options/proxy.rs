@@ -2,7 +2,7 @@
 
 use super::{InvalidOption, Secret};
 
-/// The longest text whose length fits in one byte (RFC 1928 for names, RFC 1929 for the login).
+/// The longest string whose length fits in one byte (RFC 1928 for names, RFC 1929 for the login).
 const LONGEST: usize = 255;
 
 /// A SOCKS5 proxy (SOCKS5 Support specification).
@@ -39,7 +39,7 @@ impl ProxyOptions {
         self
     }
 
-    /// Sets [`login`](Self#structfield.login). If both texts are empty, there is no login, as in a connection string.
+    /// Sets [`login`](Self#structfield.login). If both strings are empty, there is no login, as in a connection string.
     pub fn login(mut self, username: impl Into<String>, password: impl Into<Secret>) -> Self {
         let (username, password) = (username.into(), password.into());
         self.login =

@@ -30,7 +30,7 @@ const LONGEST_SERVICE_NAME: usize = 62;
 #[non_exhaustive]
 #[must_use]
 pub struct SrvName {
-    /// The name, in lower case and without a final dot. With the feature `srv`, labels beyond ASCII are in Punycode.
+    /// The name, in lower case and without a final dot. With the `srv` feature, labels beyond ASCII are in Punycode.
     pub host: String,
     /// `srvServiceName`: the service whose records are read. Default `mongodb`.
     pub service_name: String,

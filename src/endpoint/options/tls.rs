@@ -25,7 +25,8 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// ```
 ///
 /// `TlsOptions::default()` trusts the system's certificate authorities. It checks the server's certificate: the chain
-/// to an authority, the times, and that the subject's alternative names contain the server's name or IP address.
+/// to an authority, the validity period, and that the subject's alternative names contain the server's name or IP
+/// address.
 ///
 /// The files are read when an endpoint is built, so a change to them needs a new endpoint, or
 /// [`Client::replace_options`](crate::Client::replace_options). The first connection of a process reads the system's
@@ -36,8 +37,8 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// To accept a self-signed certificate of a server, put that certificate in the CA file, or give it to
 /// [`ca_pem`](Self::ca_pem) or [`ca_der`](Self::ca_der). It may be marked as an authority (`CA:TRUE`, as `openssl req
-/// -x509` writes it). Its name, its times and its purpose (key usage and extended key usage) are checked as for other
-/// certificates. An authority's certificate that is not self-signed is never accepted as a server's own.
+/// -x509` writes it). Its name, its validity period and its purpose (key usage and extended key usage) are checked as
+/// for other certificates. An authority's certificate that is not self-signed is never accepted as a server's own.
 ///
 /// # From memory
 ///
@@ -89,11 +90,11 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// | nothing | asks the responders that the certificate names |
 ///
 /// If the server staples no response, or staples a response that says "unknown", wharf asks up to four responders at
-/// once, in plain HTTP. The first valid response that says "good" or "revoked" counts, and is kept until it expires. Responders
-/// get five seconds, and at most half of the time that `connectTimeoutMS` leaves. If no responder answers in that time,
-/// wharf connects, and does not ask again for a minute. wharf asks no responder without the feature `ocsp`, with
-/// [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or if connections go through a proxy,
-/// because the request would bypass the proxy.
+/// once, in plain HTTP. The first valid response that says "good" or "revoked" decides, and is kept until it expires.
+/// Responders get five seconds, and at most half of the time that `connectTimeoutMS` leaves. If no responder answers in
+/// that time, wharf connects, and does not ask again for a minute. wharf asks no responder without the `ocsp` feature,
+/// with [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or if connections go through a
+/// proxy, because the request would bypass the proxy.
 ///
 /// The check has limits:
 ///
@@ -112,12 +113,13 @@ pub struct TlsOptions {
     /// `tlsCertificateKeyFile`: a PEM file with the client's certificate, the intermediate certificates if there are any,
     /// and the private key.
     ///
-    /// The key is in PKCS#8, PKCS#1 or SEC1. With the feature `cert-key-password`, PKCS#8 may be encrypted with AES under
-    /// PBKDF2 or scrypt. The legacy encryption of PEM itself is refused. Like [`ca_file`](Self#structfield.ca_file), it is
-    /// a regular file of at most 4 MiB. A warning is logged if users other than its owner may write to it.
+    /// The key is in PKCS#8, PKCS#1 or SEC1. With the `cert-key-password` feature, PKCS#8 may be encrypted with AES
+    /// under PBKDF2 or scrypt. The legacy encryption of PEM itself is refused. Like
+    /// [`ca_file`](Self#structfield.ca_file), it is a regular file of at most 4 MiB. A warning is logged if users other
+    /// than its owner may write to it.
     pub certificate_key_file: Option<PathBuf>,
     /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted. An encrypted
-    /// key needs the feature `cert-key-password`.
+    /// key needs the `cert-key-password` feature.
     pub certificate_key_file_password: Option<Secret>,
     /// `tlsAllowInvalidCertificates`: whether to accept any certificate, even if it was revoked. If so, an attacker in the
     /// network can read and change everything. Default `false`.
@@ -126,7 +128,7 @@ pub struct TlsOptions {
     /// still checked. TLS over a Unix domain socket needs this option, unless all checks are off. Default `false`.
     pub allow_invalid_hostnames: bool,
     /// `tlsDisableOCSPEndpointCheck`: whether to skip the requests to the certificate authority about revocation (see
-    /// [Revocation](Self#revocation)). A stapled response is still verified. Without the feature `ocsp`, wharf never
+    /// [Revocation](Self#revocation)). A stapled response is still verified. Without the `ocsp` feature, wharf never
     /// asks. Default `false`.
     pub disable_ocsp_endpoint_check: bool,
     /// `tlsDisableCertificateRevocationCheck`: whether to skip the revocation check, whatever the server staples (see
@@ -241,7 +243,7 @@ impl TlsOptions {
         self
     }
 
-    /// Sets the provider of cryptography, which replaces *ring* for everything in TLS: key exchange, cipher suites,
+    /// Sets the cryptography provider, which replaces *ring* for everything in TLS: key exchange, cipher suites,
     /// certificates, stapled OCSP responses, and the client's key.
     ///
     /// wharf does not use the process's default provider. To share that provider, pass a clone of
@@ -252,8 +254,8 @@ impl TlsOptions {
         self
     }
 
-    /// Sets the whole configuration of rustls, for needs that no other option covers: your own verifier, a hardware key, a
-    /// list of cipher suites.
+    /// Sets the complete rustls configuration, for needs that no other option covers: your own verifier, a hardware
+    /// key, a list of cipher suites.
     ///
     /// Only the configuration decides. wharf adds only the server's name, which is the host in
     /// [`Options`](super::Options). Only the configuration's verifier checks certificates and stapled OCSP responses,
@@ -292,13 +294,13 @@ impl TlsOptions {
         self.certificate_key.is_some()
     }
 
-    /// Returns the provider of cryptography that was set by [`crypto_provider`](Self::crypto_provider).
+    /// Returns the cryptography provider that was set by [`crypto_provider`](Self::crypto_provider).
     #[must_use]
     pub fn own_provider(&self) -> Option<&Arc<CryptoProvider>> {
         self.crypto_provider.as_ref().map(|Made(provider)| provider)
     }
 
-    /// Returns the configuration of rustls that was set by [`client_config`](Self::client_config).
+    /// Returns the rustls configuration that was set by [`client_config`](Self::client_config).
     #[must_use]
     pub fn own_config(&self) -> Option<&Arc<ClientConfig>> {
         self.client_config.as_ref().map(|Made(config)| config)

@@ -30,7 +30,7 @@ pub enum UriWarning {
         /// The error that strict parsing returns. It shows the value, unless that may hold a secret.
         error: InvalidOption,
     },
-    /// An option that is given more than once. The last value counts.
+    /// An option that is given more than once. The last value applies.
     RepeatedOption {
         /// The option.
         option: &'static str,

@@ -1,4 +1,4 @@
-//! The byte stream to a server: TCP or a Unix domain socket, optionally through a proxy or in TLS.
+//! The byte stream to a server: TCP or a Unix domain socket, optionally through a proxy or over TLS.
 //!
 //! [`Connectors`] reads the options of a deployment, including the files that they name. A [`Connector`] opens streams
 //! to one of its servers, and each stream is a [`Transport`].

@@ -4,8 +4,8 @@ use bson::raw::{RawElement, RawIter};
 use bson::spec::ElementType;
 use bson::{RawBsonRef, RawDocument};
 
-/// How many levels of documents and arrays a server allows, unless it is configured otherwise (`maxBSONDepth`). It stores at
-/// most 180.
+/// How many levels of documents and arrays a server allows, unless it is configured otherwise (`maxBSONDepth`). A
+/// server stores at most 180 levels.
 pub(crate) const MOST_LEVELS: usize = 200;
 
 /// The length in bytes of a level: a type, an empty name, a length and an end.

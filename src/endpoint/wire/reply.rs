@@ -146,8 +146,8 @@ impl StateChange {
         }
     }
 
-    /// Returns the state that a code stands for. The message only counts if the code is 0, which means that there is no
-    /// code.
+    /// Returns the state that a code stands for. The message is considered only if the code is 0, which means that
+    /// there is no code.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
             91 | 11600 => Some(Self::ShuttingDown),
@@ -199,7 +199,7 @@ pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
     lossy(&elements.find(|element| element.key() == field)?)
 }
 
-/// Returns the texts in an array, read like [`text`].
+/// Returns the strings in an array, read like [`text`].
 pub(crate) fn texts(array: &RawArray) -> impl Iterator<Item = String> {
     array.iter_elements().map_while(Result::ok).filter_map(|element| lossy(&element))
 }
@@ -310,7 +310,7 @@ fn check_strictly(reply: &RawDocument) -> Result<(), Unsuccessful> {
 }
 
 /// Returns whether a document has a field, at a fraction of the cost of [`RawDocument::get`]. Anything after invalid
-/// bytes does not count.
+/// bytes is ignored.
 pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
     // The number of bytes for the document's length and end, the element's type, and the end of its name.
     if document.as_bytes().len() < 4 + 1 + 2 + field.len() {
@@ -428,7 +428,7 @@ mod tests {
             (50, None),
         ];
         for (code, expected) in codes {
-            // If there is a code, the message does not count.
+            // If there is a code, the message is ignored.
             let error = rawdoc! { "code": code, "errmsg": "not master or secondary" };
             let failed = rawdoc! { "ok": 0, "code": code, "errmsg": "not master or secondary" };
             assert_eq!(StateChange::of_reply(&failed), expected, "{code}");

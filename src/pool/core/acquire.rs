@@ -95,7 +95,7 @@ enum Queued<E: Environment> {
     },
     Granted(Grant<E>),
     NotReady,
-    /// The largest allowed number of check-outs is already waiting.
+    /// The maximum number of check-outs is already waiting.
     Full,
     /// The pool has changed in the meantime, so search again.
     Again,
@@ -115,7 +115,7 @@ impl<E: Environment> Core<E> {
     /// being cleared. The check-out then counts as earlier than the clear. This cannot happen after `clear` has
     /// returned.
     ///
-    /// Leaves a connection that must be checked before its use to [`Core::acquire`].
+    /// Never returns a connection that must be checked before its use; [`Core::acquire`] does.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
         let shard = self.own_shard();
         self.first_usable(|| shard.pop(&self.slab))
@@ -151,17 +151,17 @@ impl<E: Environment> Core<E> {
     /// Checks out a connection in the most frequent case, in which the caller only has to take the top of its thread's
     /// stack. The caller [begins](Hit::begin) the use.
     ///
-    /// Returns `None` otherwise: the thread has used another pool since, the stack is empty, a subscriber is listening,
-    /// the pool accounts for holders, connections must be vetted, or this connection must be checked before its use.
-    /// May also return `None` if another thread changes the stack at the same time, or if the top is neither the
-    /// thread's last slot nor one of the slab's first slots. Does the work of [`Core::try_take`] and
+    /// Returns `None` in all other cases: the thread last used another pool, the stack is empty, a subscriber is
+    /// listening, the pool accounts for holders, connections must be vetted, or this connection must be checked before
+    /// its use. May also return `None` if another thread changes the stack at the same time, or if the top is neither
+    /// the thread's last slot nor one of the slab's first slots. Does the work of [`Core::try_take`] and
     /// [`Idle::check_out`] in one step.
     ///
     /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
     /// as happening after it.
     ///
-    /// No path through this function makes a call. So a caller that makes no other call, except as its last step, saves
-    /// no registers.
+    /// No path through this function makes a call. So a caller whose only other calls are tail calls need not save
+    /// registers.
     #[inline]
     pub fn try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
         if self.attention.is_needed() {

@@ -1,4 +1,4 @@
-//! A number of connections that several pools share.
+//! A limit on the total number of connections of several pools.
 //!
 //! Under a budget, each connection that a pool's capacity word counts holds a *place*. The pool takes the place before
 //! the word counts the connection, and gives it back after the word has stopped counting it (`sharing.rs`). So the
@@ -6,7 +6,8 @@
 //!
 //! # The queue
 //!
-//! A pool whose first waiter lacks only a place queues up in the budget. The waiter stays in the pool's own queue.
+//! If a pool's first waiter lacks only a place, the pool queues up in the budget. The waiter stays in the pool's own
+//! queue.
 //!
 //! The *fair share* is the largest number of places that every pool can hold at the same time. A pool that holds fewer
 //! and wants no more keeps what it holds, and the others share the rest. A pool *starves* if it is in the queue and
@@ -26,8 +27,8 @@
 //! # Race window
 //!
 //! A check-in in progress may miss that its pool was asked. A connection may also become idle in a pool that was not
-//! asked. Both stay idle until a pool in the queue looks again, which it does in its maintenance. To notice them at
-//! once, every check-in would have to look.
+//! asked. In both cases, the connection stays idle until a pool in the queue looks again during its maintenance. To
+//! notice such a connection at once, every check-in would have to look.
 //!
 //! # One thread at a time
 //!
@@ -51,8 +52,8 @@ use crate::pool::error::BudgetStatus;
 use crate::pool::options::{InvalidOption, MAX_CONNECTIONS};
 use crate::pool::sync::Mutex;
 
-/// A number of connections that several pools share: together they never hold more, whether in use, idle or being
-/// opened. Clones are handles to the same budget.
+/// A limit on the total number of connections of several pools, whether in use, idle or being opened. Clones are
+/// handles to the same budget.
 ///
 /// ```
 /// use wharf::{Budget, Endpoint, InvalidOption};
@@ -323,7 +324,6 @@ impl Budget {
         is_first
     }
 
-    /// Leaves the queue.
     pub(super) fn leave(&self, number: u64) {
         self.0.books.lock().change(number, |account| account.ticket = None);
     }

@@ -94,8 +94,8 @@ impl Capacity {
 
     pub(super) fn load(&self) -> Counts {
         // ORD: Acquire; pairs with the Release in `update`. A thread that sees that a connection is no longer pending
-        // also finds the connection in the shards, if it was pushed there (ordering 2 in the module documentation of
-        // `pool`).
+        // also finds the connection in the shards, if it was pushed there (ordering 2 in the documentation of the
+        // module `core`).
         Counts::unpack(self.0.load(unless_mutant("capacity_acquires_nothing", Ordering::Acquire)))
     }
 
@@ -208,8 +208,9 @@ impl Capacity {
     /// | 2. this write | b. reads the phase |
     /// | 3. reads the counts | |
     ///
-    /// If a comes after 2, it acquires what 2 released, so b sees 1. Otherwise 3 sees a. Without 2, both threads could
-    /// read old values: nothing orders a store before a load of another word.
+    /// If step a comes after step 2, it acquires what step 2 released, so step b sees step 1. Otherwise step 3 sees
+    /// step a. Without step 2, both threads could read old values: nothing orders a store before a load of another
+    /// word.
     pub(super) fn order_releases(&self) {
         // ORD: AcqRel; pairs with the AcqRel in `update`, which `release` uses: the later access acquires from the
         // earlier one.

@@ -1,4 +1,4 @@
-//! The start and end of a check-out, from the view of its caller and subscribers: its events and errors.
+//! The start and end of a check-out, from the point of view of its caller and subscribers: its events and errors.
 
 use std::sync::atomic::Ordering as StatisticOrdering;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Started {
         if self == Self::UNHEARD { Self::now(core) } else { self }
     }
 
-    /// Returns the start with the mark that the check-out has waited.
+    /// Returns this start, marked as the start of a check-out that has waited.
     #[inline]
     pub fn waited(self) -> Self {
         Self(self.0 | Self::WAITED)
@@ -87,7 +87,7 @@ pub enum Refusal {
     },
     /// The pool is closed.
     Closed,
-    /// The largest allowed number of check-outs is already waiting.
+    /// The maximum number of check-outs is already waiting.
     Full,
 }
 
@@ -118,8 +118,8 @@ impl<E: Environment> Core<E> {
     }
 
     /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like the other events
-    /// of a check-out. In the queue, the failure of a check-out whose time is up would wait for the failures of all
-    /// other check-outs.
+    /// of a check-out. If it were queued, a check-out whose time is up would wait until the failures of all other
+    /// check-outs are delivered.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {
             return;

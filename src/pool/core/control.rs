@@ -12,7 +12,6 @@ use super::sizes::Sizes;
 use crate::pool::options::PoolOptions;
 
 impl<E: Environment> Core<E> {
-    /// Returns the limits of the capacity word.
     pub(super) fn limits(&self) -> CapacityLimits {
         self.sizes.load().limits()
     }

@@ -40,7 +40,7 @@ pub struct Core<E: Environment> {
     pub(super) options: PoolOptions,
     pub(super) environment: E,
     pub(super) sizes: SizesWord,
-    /// Whether a connection can perish, so that each must be vetted before and after use.
+    /// Whether connections can perish, so that every connection must be vetted before and after use.
     pub(super) vetting: bool,
     /// How many connections [`Core::populate`] must keep open, if more than `minPoolSize`.
     pub(super) wanted: StatisticU32,
@@ -486,7 +486,7 @@ impl<E: Environment> Core<E> {
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
         if self.environment.may_have_events() {
-            // If the log has just ended, no event was emitted here.
+            // If the log has just stopped listening, no event was emitted here.
             self.environment.deliver();
         }
         self.environment.connections_went_stale(WentStale::All);

@@ -72,7 +72,7 @@ impl<E: Environment> Draining<E> {
         Arc::clone(&self.held.shared_core())
     }
 
-    /// Returns the connection, and a value that tells when the drain has become pointless.
+    /// Returns the connection, and a value that reports when the drain has become pointless.
     #[allow(unsafe_code)]
     pub fn revocable(&mut self) -> (&mut E::Connection, Revocation<'_, E>) {
         let Self { number, held } = self;

@@ -54,7 +54,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
     /// Returns the current instant of a monotonic clock. Called only if `maxIdleTimeMS` needs it.
     fn now(&self) -> Instant;
 
-    /// Returns the time in nanoseconds since an instant of the environment's choice, for frequent measurements. The
+    /// Returns the time in nanoseconds since an instant that the environment chooses, for frequent measurements. The
     /// difference between two readings is exact to within a few nanoseconds, or counts as 0 if the later reading is
     /// smaller.
     ///

@@ -146,7 +146,8 @@ impl<E: Environment> Held<E> {
         self.offer(shard, Lane::OF_RETURNED, || {});
     }
 
-    /// Makes the connection available as [`Held::make_available`] does, to the first check-out of these lanes.
+    /// Makes the connection available as [`Held::make_available`] does. A waiting check-out is chosen in the order of
+    /// these lanes.
     ///
     /// Calls `before_grant` before it hands the connection over: the check-out that gets the connection may return before
     /// this call does.
@@ -357,7 +358,8 @@ impl<E: Environment> Held<E> {
     /// its next event may come from another thread. The caller must not hold a lock.
     pub(super) fn end_use(&self) {
         let core = self.core();
-        // First, because a log that no longer listens must not be told of the end of this use later.
+        // First, so that the pool notices if the log has stopped listening. Otherwise the log could later be told of
+        // the end of this use.
         core.heed_log();
         if core.environment.listens() {
             let connection_id = self.id();

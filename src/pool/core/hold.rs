@@ -1,8 +1,8 @@
 //! The side table of holders: beside each slot, a record of where and when its connection was checked out.
 //!
 //! Only the owner of a slot writes its record (INV-1). A reader gets all of one record or none of it, and neither waits
-//! for the owner nor makes it wait: the record is a sequence lock. The word `sequence` tells which use the other words
-//! belong to.
+//! for the owner nor makes it wait: the record is a sequence lock. The word `sequence` identifies the use that the
+//! other words belong to.
 //!
 //! | owner | reader |
 //! | --- | --- |
@@ -11,8 +11,9 @@
 //! | 3. sets the other words | c. fence (Acquire) |
 //! | 4. sets `sequence` to the next use | d. reads `sequence` again |
 //!
-//! If b reads a word that 3 stored, the fences order 1 before d. Then d finds a different sequence than a, and the
-//! reader tries again. If a reads the sequence that 4 stored, it acquires 3, so b does not read an older value.
+//! If step b reads a word that step 3 stored, the fences order step 1 before step d. Then step d finds a different
+//! sequence than step a did, and the reader tries again. If step a reads the sequence that step 4 stored, it acquires
+//! step 3, so step b does not read an older value.
 //!
 //! Step 1 may be missing if the accounting was switched off and on again. The words then still belong to a use under an
 //! earlier switch, and a reader may get a mixture. The reader finds the number of that switch in the sequence, and
@@ -115,8 +116,8 @@ impl Hold {
         // Relaxed: only owners change the count, and the slot's ownership orders them.
         let before = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
         let sequence = Sequence { switch, count: before.count.wrapping_add(1), state: State::InUse };
-        // ORD: Release; pairs with the Acquire fence in `read`: a reader that finds one of the words below finds the end of
-        // the last use.
+        // ORD: Release; pairs with the Acquire fence in `read`: a reader that finds one of the words below also finds
+        // the end of the last use.
         fence(Ordering::Release);
         let address = std::ptr::from_ref(noted.site).expose_provenance() as u64;
         let (service, rest) = pack_service(noted.service_id, noted.purpose);

@@ -15,8 +15,8 @@
 //! the reported use ends then.
 //!
 //! A connection that is about to be closed also counts as checked out before the switch. The end of such a use is not
-//! reported. But such a use is reported only if the close takes longer than the threshold, and the close does not run
-//! foreign code until its connection has left the pool.
+//! reported. The use itself is reported only if the close takes longer than the threshold. This is unlikely, because
+//! the close does not run foreign code until its connection has left the pool.
 
 use std::collections::HashSet;
 use std::panic::Location;
@@ -60,7 +60,7 @@ struct Reports {
     ended: Vec<Holder>,
 }
 
-/// The result of a look at the connections in use.
+/// The result of a review of the connections in use.
 #[derive(Debug, Default)]
 pub struct HoldReview {
     /// The connections that have now been in use for longer than the threshold, longest first.
@@ -69,7 +69,7 @@ pub struct HoldReview {
     pub ended: Vec<Holder>,
     /// The threshold, if there is one.
     pub threshold: Option<Duration>,
-    /// The time until the next look can find another long use. `None` if there is no threshold.
+    /// The time until the next review can find another long use. `None` if there is no threshold.
     pub next: Option<Duration>,
 }
 
@@ -239,8 +239,8 @@ impl<E: Environment> Core<E> {
         if !unnoted.is_empty() {
             let mut unnoted = self.unnoted_in_use(unnoted);
             let reports = self.holding.reports.lock();
-            // A connection that was available at the switch may be in transit: between two stacks, on its way to its
-            // caller, or about to be closed.
+            // A connection that was available when the accounting was switched on may be in transit: between two
+            // stacks, on its way to its caller, or about to be closed.
             unnoted.retain(|slot| reports.early.contains(&slot.known_as().0));
             drop(reports);
             // Relaxed: a switch changes it, and then the result of this call is ignored.

@@ -1,7 +1,8 @@
 //! The refusal of check-outs that would be served too late ([`PoolOptions::refuse_late`](crate::PoolOptions)).
 //!
-//! A check-out with a time limit that finds others waiting is refused, before it joins them, if the pool expects to
-//! serve it after its limit. The pool estimates this from the number of waiters and from its *pace* (`pace.rs`).
+//! If a check-out with a time limit finds other check-outs waiting, and the pool expects to serve it only after its
+//! limit, it is refused before it joins the queue. The pool estimates the time from the number of waiters and from its
+//! *pace* (`pace.rs`).
 //!
 //! # The rule
 //!
@@ -10,27 +11,27 @@
 //! paces. A quarter is added, because the estimate may be wrong. The check-out is refused if it has less time left than
 //! that.
 //!
-//! The margin was chosen by a simulation at 1.5 times the capacity, with limits of ten uses. Without it, all waiters
-//! were served just before their limit, and with random times of use a third of the work was late. A larger margin
-//! refuses check-outs of a short burst that could be served.
+//! The margin was chosen by a simulation at 1.5 times the capacity, with limits of ten uses. Without the margin, all
+//! waiters were served just before their limit, and a third of the work was late if the times of use were random. A
+//! larger margin refuses check-outs in a short burst that could have been served in time.
 //!
 //! | state of the pool | a check-out with a limit |
 //! | --- | --- |
 //! | no waiter in the queue | is never refused. So a server that has stalled is always tried again: once the waiters have reached their own limits, the next check-out joins. |
-//! | it may open more connections, and its budget, if it has one, is not used up | is never refused, and the pace begins anew, because the old pace says nothing about a larger pool |
+//! | it may open more connections, and its budget, if it has one, is not used up | is never refused, and the pace is measured afresh, because the old pace says nothing about a larger pool |
 //! | the pace is unknown: fewer waiters were served than there are connections, or no check-out has asked for the pace in the last ten seconds | is never refused |
 //! | no waiter is being served | sees a pace that rises with the clock, and falls again when waiters are served |
 //! | paused or closed | fails for that reason |
 //! | suspended | waits outside of the queue until the pool is resumed, and then asks |
 //!
-//! An opener is not in the queue: it brings the connection that it takes.
+//! Openers do not count as waiters: an opener brings the connection that it takes.
 //!
 //! # Why the order stays first come, first served
 //!
-//! The other known remedy is to serve the newest waiter first. It keeps useful work as high as a refusal does, but the
-//! waiters that it passes over fail only at their limit. At 0.95 of the capacity, where no check-out need fail, it
-//! makes some of the oldest waiters late. And the newest waiter cannot be claimed with one swap of the list's word: its
-//! ticket would leave a gap, which only the holder of the list's lock may make.
+//! The other known remedy is to serve the newest waiter first. It does as much useful work as refusing check-outs does,
+//! but the waiters that it passes over fail only at their limit. At 0.95 of the capacity, where no check-out need fail,
+//! it makes some of the oldest waiters late. And the newest waiter cannot be claimed with one swap of the list's word:
+//! its ticket would leave a gap, which only the holder of the list's lock may make.
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ use super::environment::Environment;
 use super::state::Phase;
 use crate::pool::error::{TimeLimit, TooLate};
 
-/// The factor that is applied to the estimate, because neither the pace nor the time of a use is constant.
+/// The factor that is applied to the estimate, because neither the pace nor the use time is constant.
 const MARGIN: f64 = 1.25;
 
 impl<E: Environment> Core<E> {

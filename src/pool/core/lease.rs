@@ -86,7 +86,7 @@ impl<E: Environment> Lease<E> {
         self.0.slot().stamp().interrupted
     }
 
-    /// Returns the connection, and a value that tells when its use should be cancelled.
+    /// Returns the connection, and a value that reports when its use should be cancelled.
     #[allow(unsafe_code)]
     pub fn interruptible(&mut self) -> (&mut E::Connection, Interruption<'_, E::Connection>) {
         let slot = self.0.slot();
@@ -103,7 +103,7 @@ impl<E: Environment> Lease<E> {
         PoolClearedError { address, cause: None, interrupted: true, sent, never_ready: false }
     }
 
-    /// Sets the purpose for which the connection is held. The time-out errors of load-balanced mode count connections
+    /// Sets the purpose for which the connection is held. The timeout errors of load-balanced mode count connections
     /// by purpose.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.0.pin_to(purpose);
@@ -186,7 +186,7 @@ impl<E: Environment> Lease<E> {
     }
 }
 
-/// Checks a connection in on a thread that has used another pool since, or is in a forked child.
+/// Checks a connection in on a thread that last used another pool, or in a forked child.
 #[inline(never)]
 fn check_in_elsewhere<E: Environment>(held: Held<E>) {
     let core = held.core();

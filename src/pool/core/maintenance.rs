@@ -30,10 +30,10 @@ impl<E: Environment> Drop for WarmUp<'_, E> {
 }
 
 impl<E: Environment> Core<E> {
-    /// Begins a warm-up. The caller then listens for maintenance, and looks at the pool after that.
+    /// Begins a warm-up. The caller next listens for maintenance, and only then reads the state of the pool.
     pub fn begin_warm_up(&self) -> WarmUp<'_, E> {
         // Relaxed: the write to the capacity word publishes the warm-up. A thread that changes the counts later finds
-        // the warm-up, and the caller's look finds the earlier changes (`Capacity::order_releases`).
+        // the warm-up, and the caller's read finds the earlier changes (`Capacity::order_releases`).
         self.warm_ups.fetch_add(1, UnmodelledOrdering::Relaxed);
         self.capacity.order_releases();
         WarmUp(self)
@@ -83,7 +83,7 @@ impl<E: Environment> Core<E> {
     ///
     /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting, if no permit is
     /// free, or if the budget is used up. While a [`WarmUp`] exists, the environment is asked for maintenance whenever
-    /// that may have changed.
+    /// one of these conditions may have changed.
     pub fn create_to_warm_up(self: &Arc<Self>, wanted: u32) -> Option<Pending<E>> {
         self.create_towards(wanted, |_| false)
     }
@@ -145,7 +145,8 @@ impl<E: Environment> Core<E> {
             }
             let mut idle = self.slots_in_shards();
             idle.extend(registry.stale_slots(&self.slab));
-            // While this holds the registry's lock, no slot moves between services and no service gets a new entry.
+            // While this thread holds the registry's lock, no slot moves between services and no service gets a new
+            // entry.
             let members =
                 services.iter().flat_map(|(service_id, cleared)| registry.services.members(*service_id, *cleared));
             let wakers: Vec<Waker> = members
@@ -234,8 +235,9 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Schedules maintenance in a closed pool after closing a connection that may be the last, and for a warm-up. Called after the
-    /// connection's capacity was given back. `Capacity::order_releases` explains why this never reads an old phase.
+    /// Schedules maintenance if a warm-up is in progress, or if the pool is closed, because the connection that was
+    /// just closed may have been the last. Called after the connection's capacity was given back.
+    /// `Capacity::order_releases` explains why this never reads an old phase.
     pub(super) fn schedule_if_closed(&self) {
         // Relaxed: see `begin_warm_up`.
         let warms_up = self.warm_ups.load(UnmodelledOrdering::Relaxed) > 0;

@@ -2,9 +2,9 @@
 //!
 //! [`Core`] is generic over its connections and its surroundings ([`Environment`]). Work that the core leaves to its
 //! caller, such as opening a connection, is returned as a token. A [`Permit`] is the right to open a connection. A
-//! [`Pending`] is a connection in establishment, an [`Idle`] is an established connection without a user, a [`Lease`]
-//! is a connection in use, and a [`Draining`] is a connection whose user left work unfinished. A [`Checking`] is an idle
-//! connection that its check-out checks first. [`Pool`](crate::Pool) is a core on tokio.
+//! [`Pending`] is a connection that is being established, an [`Idle`] is an established connection without a user, a
+//! [`Lease`] is a connection in use, and a [`Draining`] is a connection whose user left work unfinished. A [`Checking`]
+//! is an idle connection that its check-out checks first. [`Pool`](crate::Pool) is a core on tokio.
 //!
 //! # Shared state
 //!
@@ -36,7 +36,7 @@
 //!   that can use it (`waitlist/mod.rs`).
 //! - INV-6 (waker ownership): the waker of an owner that can be interrupted belongs to the thread that clears the mark
 //!   `watched` (`slab.rs`). So leaving the waker and taking it back cost one locked instruction each.
-//! - INV-8 (drains keep no check-out waiting, beyond a close): see below.
+//! - INV-8 (a drain delays a check-out at most by a close): see below.
 //! - INV-9 (the address is lent): an event that is delivered inline holds an uncounted copy of the pool's pointer to
 //!   its address. The copy is never dropped, and does not outlive the call that lends it (`Core::tell`).
 //! - INV-11 (what a word of the wait list says): `waitlist/mod.rs`; INV-12 (segments stay): `waitlist/segments.rs`.
@@ -64,7 +64,7 @@
 //!
 //! A check-out that holds a permit waits as an opener from the start. The connection is opened only after the tasks
 //! that are ready have run. If a connection comes back first, no connection is opened, and the permit goes to the next
-//! check-out in the queue. The opening task waits for the ready tasks, because the check-out itself may not be polled
+//! check-out in the queue. The opening task waits for the ready tasks, because the check-out itself might not be polled
 //! in the meantime. As in any fair queue, a grant stays with its check-out until the check-out is polled or dropped.
 //!
 //! A connection bypasses an opener in two cases. First, a new connection that no check-out claims goes to a waiter
@@ -83,7 +83,7 @@
 //! One drain is displaced at a time. When its capacity becomes free, the thread that passes it on displaces the next
 //! drain, if another check-out is waiting. So the second of two check-outs may wait for two closes.
 //!
-//! INV-8 (drains keep no check-out waiting, beyond a close): if a check-out is waiting while connections are being
+//! INV-8 (a drain delays a check-out at most by a close): if a check-out is waiting while connections are being
 //! drained, then one of these holds. A permit is free; `maxConnecting` or a budget does not admit a connection; a drain
 //! was displaced and its connection is not closed yet; or a thread is about to displace a drain. Four changes could
 //! break this: a check-out queues up, a drain begins, a connection stops being pending, or a displaced connection is

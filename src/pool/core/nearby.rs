@@ -218,7 +218,7 @@ impl<E: Environment> Held<E> {
         let slab = &raw const self.core().slab;
         let is_current = || self.core().state.load().generation == generation;
         let pushed = E::with_nearby(|note| {
-            // The code that judges the connection's condition may have used another pool since.
+            // The code that judges the connection's condition may have used another pool in the meantime.
             let is_noted = ptr::eq(note.shard.get().as_ptr(), shard);
             // SAFETY: INV-1: we own the slot. The slot, the shard and the slab belong to the same core.
             let (link, with) = unsafe { shard.try_push(slab, self.slot_pointer(), is_current) }.ok()?;

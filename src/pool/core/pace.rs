@@ -2,12 +2,13 @@
 //!
 //! The *pace* is the mean time from one served waiter to the next. A clock runs only while a waiter is in the queue, so
 //! times without demand do not count. The pace is the time on this clock since a mark, divided by the number of
-//! connections that were handed over since. The mark is 8 to 16 uses of each connection old, so the pace follows a change
-//! of the load within that many uses.
+//! connections that were handed over since. The mark lies 8 to 16 uses of each connection in the past, so the pace
+//! follows a change of the load within that many uses.
 //!
 //! A queue is not measured if it ends before the pool has served as many waiters as it has connections. Connections
-//! often come back together, for example after a tick of a timer, and most of them then find no waiter, so such a queue
-//! would seem too slow. If no waiter was served at all, its time does count, because the pool may have stalled.
+//! often come back together, for example after a tick of a timer, and most of them then find no waiter. Such a queue
+//! would make the pool seem too slow. But if no waiter was served at all, the queue's time does count, because the pool
+//! may have stalled.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
@@ -48,7 +49,7 @@ impl Pace {
     const LEAST_SERVED: u64 = 32;
     /// The pace is measured once in this many nanoseconds, so that check-outs seldom meet at the lock.
     const MEASURED_EVERY: u64 = 1_000_000;
-    /// If no check-out has asked for the pace for this many nanoseconds, it is forgotten.
+    /// The pace is forgotten if no check-out has asked for it for this many nanoseconds.
     const KEPT_FOR: u64 = 10_000_000_000;
 
     pub(super) fn count(&self) {

@@ -118,8 +118,8 @@ impl Shards {
     const MOST: usize = 4;
 
     /// Creates about one shard per thread (a power of two), but at most one for every two connections. With more
-    /// shards, more threads would work without moving a cache line. But the first check-out to wait flags all shards:
-    /// with one shard per connection, the throughput of a nearly saturated pool drops by up to a half.
+    /// shards, more threads could work without moving a cache line between cores. But the first check-out to wait flags
+    /// all shards: with one shard per connection, the throughput of a nearly saturated pool drops by up to a half.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         Self((0..Self::count(threads, capacity)).map(|_| CachePadded::new(Shard::new())).collect())
     }
@@ -146,8 +146,6 @@ impl Shards {
     }
 }
 
-/// One shard.
-///
 /// A shard is a single atomic, and so a cell. A reference to a cell may outlive it, which happens when other threads
 /// free the core after a push. Any other reference must point to live memory for as long as it is a function's
 /// parameter. So the functions that push take pointers to the slab and the slot.
@@ -281,8 +279,9 @@ impl Shard {
     /// | 2. reads the pool word (`is_current`) | b. detaches, and so changes the head |
     /// | 3. swaps the head | |
     ///
-    /// If b comes before 1, the Acquire of 1 makes a visible to 2: the slot is stale. If b comes between 1 and 3, the
-    /// swap fails and the push starts again. If b comes after 3, the slot is detached with the others.
+    /// If step b comes before step 1, the Acquire of step 1 makes step a visible to step 2: the slot is stale. If step
+    /// b comes between steps 1 and 3, the swap fails and the push starts again. If step b comes after step 3, the slot
+    /// is detached with the others.
     ///
     /// # Safety
     ///

@@ -45,9 +45,9 @@ impl Sizes {
 /// | 2. reads the sizes | b. changes the capacity word's version |
 /// | 3. swaps the capacity word | |
 ///
-/// If b comes before 1, the Acquire of 1 makes a visible to 2. If b comes between 1 and 3, the swap fails. If b comes
-/// after 3, the new connection counts before the resize returns. All other admissions are made under one of the two
-/// locks.
+/// If step b comes before step 1, the Acquire of step 1 makes step a visible to step 2. If step b comes between steps 1
+/// and 3, the swap fails. If step b comes after step 3, the new connection counts before the resize returns. All other
+/// admissions are made under one of the two locks.
 #[derive(Debug)]
 pub(super) struct SizesWord(AtomicU64);
 
@@ -62,7 +62,7 @@ impl SizesWord {
     }
 
     pub(super) fn store(&self, sizes: Sizes) {
-        // Relaxed: the change of the capacity word publishes it, and the locks do.
+        // Relaxed: the change of the capacity word publishes it, and so do the locks.
         self.0.store(sizes.pack(), Ordering::Relaxed);
     }
 }

@@ -49,8 +49,8 @@ pub(super) struct Slot<C> {
     /// When the connection last became available, on the environment's coarse clock. Written by the owner, if
     /// connections can be checked before use.
     idle_since: UnmodelledU32,
-    /// When the connection's lifetime is over, in ticks of the coarse clock since the pool's epoch. Written by the owner before
-    /// the connection is live; any thread may read it.
+    /// When the connection's lifetime ends, in ticks of the coarse clock since the pool's epoch. Written by the owner
+    /// before the connection is live; any thread may read it.
     expires_at: UnmodelledU32,
     /// The connection's number. Written by the owner, before the connection is live.
     id: UnmodelledU64,
@@ -297,8 +297,8 @@ impl<C> Slot<C> {
     /// Takes back the waker that an interruption would wake. Called by the owner, which drops it outside of all locks.
     #[inline]
     pub(super) fn take_waker(&self) -> Option<Waker> {
-        // Relaxed: if the mark `watched` was still set, the owner left the waker itself. If an interruption has taken
-        // the waker, the lock that the owner waits for orders the two threads.
+        // Relaxed: if the mark `watched` was still set, the owner left the waker itself. If an interrupter has taken
+        // the waker, the owner waits for the interrupter's lock, which orders the two threads.
         let before = Stamp::unpack(self.stamp.fetch_and(!Stamp::WATCHED, Ordering::Relaxed));
         if before.interrupted {
             self.await_interrupter();

@@ -145,7 +145,7 @@ pub(super) fn scattered(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Returns the numbers of the timed uses among the first `uses`. `is_hit` tells which uses are hits.
+    /// Returns the numbers of the timed uses among the first `uses`. `is_hit` says which uses are hits.
     fn timed(salt: u64, uses: u32, is_hit: impl Fn(u32) -> bool) -> Vec<u32> {
         let tally = Tally::new();
         let mut timed = Vec::new();

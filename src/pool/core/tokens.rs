@@ -66,7 +66,7 @@ impl<E: Environment> Pending<E> {
         self.0.service()
     }
 
-    /// Completes when the establishment should be given up, because the pool was cleared with interruption or closed.
+    /// Completes when the establishment should be abandoned, because the pool was cleared with interruption or closed.
     pub fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         self.0.slot().poll_interrupted(context)
     }
@@ -79,7 +79,7 @@ impl<E: Environment> Pending<E> {
     ///
     /// # Errors
     ///
-    /// [`Interrupted`] if the establishment should be given up. The connection is then closed.
+    /// [`Interrupted`] if the establishment should be abandoned. The connection is then closed.
     pub fn established(self, connection: E::Connection) -> Result<Established<E>, Interrupted> {
         self.established_in(connection, &StageTimes::default())
     }
@@ -111,7 +111,7 @@ impl<E: Environment> Pending<E> {
             stages: Arc::new(stages.get().map(|nanos| nanos.map(Duration::from_nanos))),
         });
         held.touch();
-        // Otherwise the opening task would stay in memory as long as the connection exists.
+        // Otherwise the opening task would stay in memory for as long as the connection exists.
         discard(held.slot().take_waker());
         let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
@@ -164,7 +164,7 @@ impl<E: Environment> Drop for Pending<E> {
 /// An established connection, and its share in the pending count.
 pub type Established<E> = (Idle<E>, Opening<E>);
 
-/// The establishment was given up because the pool was cleared or closed in the meantime.
+/// The establishment was abandoned because the pool was cleared or closed in the meantime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -177,7 +177,7 @@ pub struct Opening<E: Environment> {
 }
 
 impl<E: Environment> Opening<E> {
-    /// Makes the connection available, unless a caller has it already (`None`). Only then does it stop counting as
+    /// Makes the connection available, unless a caller has it already (`None`). After that, it stops counting as
     /// pending (ordering 2).
     ///
     /// Waiters come first, because a waiter would otherwise open another connection. Openers come after the waiters.

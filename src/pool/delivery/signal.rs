@@ -23,7 +23,7 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// How often the waiter checks before it sleeps. The checks take a few microseconds.
+    /// How many times the waiter checks before it sleeps. The checks take a few microseconds.
     const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 160 };
 
     pub(super) fn new() -> Self {
@@ -66,7 +66,8 @@ impl Signal {
     /// | 2. checks, and finds no verdict | b. locks `sleeps` |
     /// | 3. sets `sleeps`, and sleeps, which unlocks it | c. wakes the waiter if `sleeps` is set |
     ///
-    /// If 2 does not find a verdict, b comes after 3, and c wakes the waiter. If b comes before 1, 2 finds the verdict.
+    /// If step 2 does not find a verdict, step b comes after step 3, and step c wakes the waiter. If step b comes
+    /// before step 1, step 2 finds the verdict.
     pub(super) fn give(&self, verdict: Verdict) {
         let word = match verdict {
             Verdict::Leave => 1,

@@ -52,7 +52,7 @@ pub enum CheckOutError {
     /// `WaitQueueTimeoutError`: no connection became available in time. Says nothing about the server's state.
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
-    /// The largest allowed number of check-outs was already waiting
+    /// The maximum number of check-outs was already waiting
     /// ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)), or so many that this check-out would have been
     /// served too late ([`PoolOptions::refuse_late`](crate::PoolOptions::refuse_late)). Says nothing about the server's
     /// state.
@@ -139,7 +139,7 @@ impl From<NoRuntimeError> for CheckOutError {
 /// use wharf::{CheckOutError, PoolClosedError};
 ///
 /// fn of_closed_pool(error: &CheckOutError) -> Option<&PoolClosedError> {
-///     // Its pool serves no check-out any more: take the pool that replaces it.
+///     // Its pool no longer serves check-outs: use the pool that replaces it.
 ///     if let CheckOutError::PoolClosed(error) = error { Some(error) } else { None }
 /// }
 /// ```
@@ -261,7 +261,7 @@ pub struct BudgetStatus {
     pub size: u32,
     /// How many they hold, including connections that are being opened or closed.
     pub connections: u32,
-    /// How many pools wait for a connection of another pool.
+    /// How many pools are waiting for another pool to give up a connection.
     pub waiting_pools: usize,
 }
 
@@ -367,7 +367,7 @@ impl WaitQueueTimeoutError {
 
 impl StdError for WaitQueueTimeoutError {}
 
-/// A check-out failed at once because too many others were waiting: the largest allowed number, or so many that the
+/// A check-out failed at once because too many others were waiting: the maximum number, or so many that the
 /// check-out would have been served too late.
 ///
 /// ```
@@ -394,9 +394,9 @@ pub struct WaitQueueFull {
     pub available: u32,
     /// How many of the connections were pending.
     pub pending: u32,
-    /// How many check-outs were waiting when the error was made, just after the refusal.
+    /// How many check-outs were waiting when the error was created, just after the refusal.
     pub waiting: u32,
-    /// Why the check-out would have been served too late. `None` if the largest allowed number was waiting.
+    /// Why the check-out would have been served too late. `None` if the maximum number was waiting.
     pub too_late: Option<TooLate>,
 }
 
@@ -420,7 +420,8 @@ pub struct TooLate {
     /// How much time was left until the limit.
     pub time_left: Duration,
     /// The estimated time until the check-out would have had a connection or, if the limit is `timeoutMS` or the
-    /// caller's deadline, until it would have used it. Includes a quarter for the error of the estimate.
+    /// caller's deadline, until it would have used it. Includes a margin of a quarter, because the estimate may be
+    /// wrong.
     pub estimated: Duration,
     /// The measured mean time from one served check-out to the next, while check-outs were waiting.
     pub pace: Duration,
@@ -443,7 +444,7 @@ impl fmt::Display for WaitQueueFull {
     }
 }
 
-/// A check-out needs a tokio runtime to open a connection or to keep a time limit, but there is no runtime.
+/// A check-out needs a tokio runtime to open a connection or to enforce a time limit, but there is no runtime.
 ///
 /// The pool's runtime has ended, and the check-out is being polled outside of any runtime, or on a runtime that is
 /// about to end. Nothing was sent.

@@ -76,14 +76,16 @@ impl EstablishError {
     /// Creates the error for a network error or timeout that overload cannot have caused. Examples are a name that does
     /// not resolve, and a failure after `hello`, such as during authentication.
     ///
-    /// The error is retryable, does not have a label, and asks for a clear of the pool, which the failure sink decides.
+    /// The error is retryable, does not have a label, and asks for a clear of the pool. The failure sink decides
+    /// whether to clear it.
     pub fn network(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, true)
     }
 
     /// Creates the error for any other failure, such as an invalid certificate or a reply that refuses the connection.
     ///
-    /// The error is not retryable, does not have a label, and asks for a clear of the pool, which the failure sink decides.
+    /// The error is not retryable, does not have a label, and asks for a clear of the pool. The failure sink decides
+    /// whether to clear it.
     pub fn permanent(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, false)
     }

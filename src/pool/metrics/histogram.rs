@@ -9,7 +9,8 @@ use histogram::Config;
 
 /// The buckets: 16 between each power of two nanoseconds and the next, up to 2^44 nanoseconds (4.9 hours).
 ///
-/// From 32 ns on, the width of a bucket is at most a sixteenth of its lower bound. There are 656 buckets of 8 bytes.
+/// From 32 ns upwards, the width of a bucket is at most a sixteenth of its lower bound. There are 656 buckets of 8
+/// bytes.
 const BUCKETS: Config = match Config::new(4, 44) {
     Ok(config) => config,
     Err(_) => panic!("BUG: the buckets of the histograms are invalid"),
@@ -101,7 +102,7 @@ impl Histogram {
         }))
     }
 
-    /// Returns the histogram with this sum in nanoseconds, which was added up elsewhere.
+    /// Returns the histogram with this sum, in nanoseconds, which the caller has added up elsewhere.
     pub(crate) fn with_sum(self, sum: u64) -> Self {
         Self { sum, ..self }
     }
@@ -168,9 +169,9 @@ const CHUNK: usize = 64;
 
 /// Records times from any thread.
 ///
-/// The default recorder is for rare times. It allocates about 200 bytes when it records its first time, and 512 bytes
-/// for each range of times that is in use. A range spans a factor of sixteen. All ranges together take 6 KiB. A
-/// [frequent](Self::frequent) recorder allocates all of them when it records its first time.
+/// The default recorder is for times that are recorded rarely. It allocates about 200 bytes at its first use, and 512
+/// bytes for each range of times that is in use. A range spans a factor of sixteen. All ranges together take 6 KiB. A
+/// [frequent](Self::frequent) recorder allocates all of them at its first use.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     recorded: OnceLock<Box<Recorded>>,
@@ -234,8 +235,8 @@ fn index_of(nanos: u64) -> usize {
 }
 
 impl Recorder {
-    /// Returns a recorder for the times of check-outs that find a connection at once. It allocates when the first time
-    /// is recorded, and never again.
+    /// Returns a recorder for the times of check-outs that find a connection at once. It allocates at its first use,
+    /// and never again.
     pub(crate) fn frequent() -> Self {
         Self { recorded: OnceLock::new(), is_frequent: true }
     }

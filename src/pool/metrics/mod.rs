@@ -83,8 +83,8 @@ pub struct PoolMetrics {
     /// How many connections in use or being established were interrupted, because the pool or their service was cleared
     /// with `interruptInUseConnections`, or because the pool was closed while they were being established.
     pub interruptions: u64,
-    /// How often [`Pool::run`](crate::Pool::run), [`run_command`](crate::Pool::run_command) or an operation of a client
-    /// took another connection because the first was lost before anything was sent on it.
+    /// How many times [`Pool::run`](crate::Pool::run), [`run_command`](crate::Pool::run_command) or an operation of a
+    /// client took another connection because the first was lost before anything was sent on it.
     pub retries: u64,
 }
 
@@ -95,11 +95,11 @@ pub struct PoolMetrics {
 pub struct CheckOutMetrics {
     /// Check-outs that found an available connection at once.
     pub hits: u64,
-    /// The exact times, from the beginning of the check-out, of check-outs that waited for a connection that was not
-    /// opened for them. Another caller checked it in, or it was opened for another check-out or in the background.
+    /// How long check-outs waited for a connection that was not opened for them: another caller checked it in, or it
+    /// was opened for another check-out or in the background. The times are exact, and begin with the check-out.
     pub waited: Histogram,
-    /// The exact times, from the beginning of the check-out, of check-outs that waited for a connection that was opened
-    /// for them.
+    /// How long check-outs waited for a connection that was opened for them. The times are exact, and begin with the
+    /// check-out.
     pub opened: Histogram,
     /// Check-outs that did not get a connection.
     pub failed: CheckOutFailures,
@@ -129,7 +129,7 @@ impl CheckOutMetrics {
 pub struct CheckOutFailures {
     /// A time limit was reached: [`CheckOutError::WaitQueueTimeout`](crate::CheckOutError::WaitQueueTimeout).
     pub timeout: u64,
-    /// Too many check-outs were waiting, or too many to serve another in time:
+    /// Too many check-outs were waiting, or so many that another could not be served in time:
     /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull).
     pub queue_full: u64,
     /// The pool was closed: [`CheckOutError::PoolClosed`](crate::CheckOutError::PoolClosed).
@@ -169,7 +169,8 @@ pub struct ConnectionMetrics {
     pub stage_times: ByStage<Histogram>,
     /// Establishments that failed, by the stage that failed.
     pub failed: ByStage<u64>,
-    /// Establishments that were given up without an error, because the pool was closed or cleared or the runtime ended.
+    /// Establishments that were abandoned without an error, because the pool was closed or cleared or the runtime
+    /// ended.
     pub given_up: u64,
     /// Connections that were closed, by reason.
     pub closed: Closes,
@@ -215,7 +216,7 @@ pub struct DrainMetrics {
     pub failed: u64,
     /// Drains that were stopped because a check-out needed the connection's capacity.
     pub displaced: u64,
-    /// Drains that were given up, because the pool was cleared or closed, or because its runtime ended.
+    /// Drains that were abandoned, because the pool was cleared or closed, or because its runtime ended.
     pub given_up: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The options of a pool as serde's data: the values that a configuration file or an environment variable gives, and
-//! the values that are shown.
+//! The options of a pool in serde's data model: how they are read from configuration files and environment variables,
+//! and how they are shown.
 
 use std::fmt;
 use std::time::Duration;
@@ -189,7 +189,7 @@ impl<'de> Visitor<'de> for Fields {
     }
 }
 
-/// Returns the name among `names` that a field has, and adds it to the names that were given.
+/// Returns the entry of `names` that a field matches, and adds it to `given`.
 pub(crate) fn find_name<N: Iterator<Item = &'static str>>(
     field: &str,
     names: impl Fn() -> N,

@@ -40,7 +40,7 @@ impl InvalidOption {
         Self { option, problem: problem.into(), value: None }
     }
 
-    /// Creates the error for an unknown option. `shown` is the option's name, or a text that stands for it.
+    /// Creates the error for an unknown option. `shown` is the option's name, or a placeholder for it.
     pub(crate) fn unknown(shown: impl fmt::Display, nearest: Option<&str>) -> Self {
         let advice = nearest.map(|name| format!("; the nearest name is {name}")).unwrap_or_default();
         Self::because("option", format!("{shown} is not supported{advice}"))

@@ -195,7 +195,7 @@ pool_options! {
     /// How long a check-out waits for an idle connection or for a permit to open one.
     ///
     /// Deprecated in favour of `timeoutMS`, and ignored where `timeoutMS` is set, for the pool or for the operation.
-    /// The time for establishing a connection does not count; an endpoint limits it by `connectTimeoutMS`. The
+    /// This does not include the time to establish a connection, which an endpoint limits by `connectTimeoutMS`. The
     /// [guide](crate::guide::time_limits) has a table of all limits.
     wait_queue_timeout: Duration {
         uri: "waitQueueTimeoutMS",
@@ -273,7 +273,8 @@ pub enum BackgroundInterval {
     /// when there is work. In load-balanced mode it always begins at intervals.
     Every(Duration),
     /// Maintenance never begins. This is for tests: a pool without maintenance does not open connections to reach
-    /// `minPoolSize`, does not close idle connections without traffic, and does not interrupt connections in use.
+    /// `minPoolSize`, does not close idle connections while there is no traffic, and does not interrupt connections in
+    /// use.
     Never,
 }
 

@@ -112,7 +112,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn alarm_needs_no_timer_of_the_runtime() {
-        // tokio's timers panic on it.
+        // tokio's timers would panic on this runtime.
         let runtime = Builder::new_current_thread().enable_io().build().unwrap();
         for after in [Duration::ZERO, 20 * MS] {
             let start = std::time::Instant::now();

@@ -31,7 +31,7 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         BackgroundInterval::Every(interval) => Some(interval),
         BackgroundInterval::Never => None,
     };
-    // Whether `rest` ends.
+    // Whether `rest` will ever complete.
     let mut rests = core.needs_intervals();
     let mut rest = pin!(rest_of(core, interval));
     loop {
@@ -133,7 +133,7 @@ mod tests {
         rest(&numbers, &timers());
     }
 
-    /// tokio's timers panic on such a runtime.
+    /// tokio's timers would panic on the runtime that waits, because it has no time driver.
     #[cfg(target_os = "linux")]
     #[test]
     fn rest_of_a_pool_with_a_connection_leaves_no_timer_in_the_runtime() {

@@ -61,11 +61,11 @@ pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// How many names of a deployment are looked up at the same time. A look-up holds one of the runtime's 512 blocking
+/// How many names of a deployment are looked up at the same time. A lookup holds one of the runtime's 512 blocking
 /// threads until the system answers, even if nothing is waiting for the answer any more.
 const LOOK_UPS: usize = 8;
 
-/// The permits to look up names, which limit how many look-ups run at the same time.
+/// The permits to look up names, which limit how many lookups run at the same time.
 #[derive(Debug, Clone)]
 struct Permits(Arc<Semaphore>);
 
@@ -80,11 +80,11 @@ impl Default for Permits {
 pub(crate) struct LookUps(PerProcess<Permits>);
 
 impl LookUps {
-    /// Looks up the addresses of a host. An IP address needs no look-up, and does not wait for other look-ups.
+    /// Looks up the addresses of a host. An IP address needs no lookup, and does not wait for other lookups.
     ///
     /// # Errors
     ///
-    /// Returns the errors of the operating system's look-up.
+    /// Returns the errors of the operating system's lookup.
     pub(crate) async fn look_up(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = name.parse() {
             return Ok(vec![SocketAddr::new(address, port)]);

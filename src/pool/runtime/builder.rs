@@ -107,22 +107,23 @@ impl<E: Establish> PoolBuilder<E> {
     }
 
     /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log): a subscriber for which events are built only
-    /// while they are read. They are read while any subscriber of [`tracing`] may want messages at level `DEBUG` with
+    /// while they are read. They are read while any [`tracing`] subscriber may want messages at level `DEBUG` with
     /// the target `wharf::connection`. The log receives each event before the other subscribers do. By default there is
     /// no log.
     ///
-    /// A log that is switched on while the pool is in use receives the next event of a connection or of the pool
-    /// itself. It receives the events of check-outs and check-ins once the pool has noticed it: after at most 191
-    /// further uses of a connection, or at the next call of [`Pool::ready`], if that comes first. A client makes that
-    /// call after each successful check of the server, every ten seconds by default (`heartbeatFrequencyMS`). A
-    /// connection that is in use at that time is later reported as checked in after a use of zero duration.
+    /// A log that is switched on while the pool is in use receives the events of connections and of the pool itself at
+    /// once, beginning with the next event. It receives the events of check-outs and check-ins once the pool has
+    /// noticed the log: after at most 191 further uses of a connection, or at the next call of [`Pool::ready`], if that
+    /// comes first. A client makes that call after each successful check of the server, every ten seconds by default
+    /// (`heartbeatFrequencyMS`). A connection that is in use at that time is later reported as checked in after a use
+    /// of zero duration.
     pub fn log(mut self, log: impl Subscriber) -> Self {
         self.log = Some(Arc::new(log));
         self
     }
 
-    /// Sets the failure sink, which is called when a connection could not be established. It is usually the monitor of
-    /// the server.
+    /// Sets the failure sink, which is called when a connection cannot be established. It is usually the monitor of the
+    /// server.
     ///
     /// It is called by the task that failed to open the connection, outside of all locks. A panic in the sink is
     /// caught. Without a sink, only the check-out that requested the connection learns of the failure.
@@ -172,7 +173,7 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets how long a check-out may wait before the pool warns of it. By default (`None`) the pool does not warn.
+    /// Sets how long a check-out may wait before the pool warns about it. By default (`None`) the pool does not warn.
     ///
     /// The warning is a `tracing` event at level `WARN` with the target `wharf::connection`, logged when the check-out
     /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records the time that

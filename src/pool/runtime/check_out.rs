@@ -32,8 +32,8 @@ pin_project! {
     ///
     /// It is not an `async fn`, because an `async fn` sets up, looks up and tears down its state at each check-out,
     /// which would take as many instructions as taking the connection. It is not an enum either, because its variants
-    /// would be built elsewhere and copied. Such a copy reads wider units than were just written, and so waits for the
-    /// writes. This wait took 5 % of the time of a hand-over.
+    /// would be built elsewhere and copied. Such a copy loads wider units than were just stored, and so waits for the
+    /// stores to complete. This wait took 5 % of the time of a hand-over.
     #[project = CheckOutParts]
     pub(super) struct CheckOut<'p, E: Establish, W> {
         // The caller's handle or, once the check-out is waiting, the handle of this process.
@@ -223,7 +223,6 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> Future for CheckOut
     }
 }
 
-/// Begins a timed use.
 #[cold]
 #[inline(never)]
 fn begin_timed<E: Establish>(hit: Hit<TokioEnvironment<E>>) -> Poll<Outcome<E>> {
@@ -271,8 +270,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         pool.core.check_out_failed(started, error)
     }
 
-    /// Fails a check-out that was waiting at the fork. The child's pool behaves like the parent's after a clear, so the
-    /// error is the error of a cleared pool.
+    /// Fails a check-out that was waiting at the time of the fork. The child's pool behaves like the parent's after a
+    /// clear, so the error is the error of a cleared pool.
     #[cold]
     fn fail_after_fork(self) -> CheckOutError {
         let Self { pool, started, .. } = *ManuallyDrop::new(self);

@@ -88,13 +88,13 @@ impl<E: Establish> Connection<E> {
         self.lease.is_stale()
     }
 
-    /// Notes the purpose of the connection's use. In load-balanced mode, time-out errors report how many connections
+    /// Notes the purpose of the connection's use. In load-balanced mode, timeout errors report how many connections
     /// cursors, transactions and other operations hold.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.lease.pin_to(purpose);
     }
 
-    /// Returns how long the connection has existed, and how often it was checked out.
+    /// Returns how long the connection has existed, and how many times it was checked out.
     #[must_use]
     #[doc(alias = "metrics")]
     pub fn usage(&self) -> Usage {
@@ -134,7 +134,7 @@ impl<E: Establish> Connection<E> {
     ///
     /// # Errors
     ///
-    /// [`PoolClearedError`] if the connection was interrupted. Its [`sent`](PoolClearedError::sent) tells whether the
+    /// [`PoolClearedError`] if the connection was interrupted. Its [`sent`](PoolClearedError::sent) says whether the
     /// operation had begun. The operation's future has been dropped, and the connection is closed at check-in.
     ///
     /// # Cancel safety
@@ -166,7 +166,7 @@ impl<E: Establish> Connection<E> {
     /// Like [`interruptible`](Self::interruptible), but for an operation that keeps its state in the connection.
     /// Returns `None` if the connection was [`interrupted`](Self::interrupted).
     ///
-    /// `sends` tells whether the operation's next poll may send data. If it only receives, a reply that has already
+    /// `sends` says whether the operation's next poll may send data. If it only receives, a reply that has already
     /// arrived takes precedence over the interruption.
     #[inline]
     pub(crate) fn until_interrupted<T>(

@@ -238,7 +238,8 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     }
 
     fn connections_went_stale(&self, which: WentStale) {
-        // A refused login clears its own service. Without the back-off, the next login would be refused just as soon.
+        // A refused login clears only its own service, and must not end the back-off. Otherwise the next login would
+        // follow, and be refused, at once.
         if which == WentStale::All {
             self.failures.reset();
         }

@@ -243,7 +243,7 @@ impl Establishing {
 
     /// Reports how long a stage of the establishment took, for [`Pool::metrics`](crate::Pool::metrics) and for the
     /// [`ConnectionReady`](crate::PoolEvent::ConnectionReady) event. Report each stage when it ends, whether or not a
-    /// later stage fails. If a stage is reported again, the last report counts.
+    /// later stage fails. If a stage is reported again, the last report wins.
     ///
     /// Reporting is optional. The pool measures the whole establishment itself.
     pub fn stage_took(&self, stage: Stage, took: Duration) {

@@ -147,8 +147,8 @@ impl<E: Establish> Pool<E> {
     /// Empty unless the pool [accounts for holders](Self::account_for_holders).
     ///
     /// A connection that is being drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use)
-    /// counts it, because its caller has checked it in. Each entry was right at some instant during the call, but the
-    /// instants may differ.
+    /// counts it, because its caller has checked it in. Each entry was accurate at some instant during the call, but
+    /// the instants may differ.
     ///
     /// The call reads all connections of the pool and takes short locks, so use it for monitoring. Check-outs and
     /// check-ins do not wait for it, unless it lists connections that were checked out before the pool accounted for
@@ -172,8 +172,8 @@ impl<E: Establish> Pool<E> {
     /// connections are not reported.
     ///
     /// Each long use is reported when it exceeds the threshold, and again when the connection is checked in. Reports go
-    /// to the [log](Self::on_long_hold) and to the functions of [`Pool::on_long_hold`]. The connection stays with its
-    /// holder.
+    /// to the [log](Self::on_long_hold) and to the functions that were added with [`Pool::on_long_hold`]. The
+    /// connection stays with its holder.
     ///
     /// While a threshold is set, the [accounting](Self::account_for_holders) is on. A connection that was checked out
     /// earlier counts as checked out when the accounting began.
@@ -190,7 +190,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.holds_are_reported_after()
     }
 
-    /// Adds a function that receives the reports of long holds, as long as the pool exists.
+    /// Adds a function that receives the reports of long holds for as long as the pool exists.
     ///
     /// The background task calls it outside of all locks, with one report at a time. The report of a use comes before
     /// the report of its end. The function must not block, because the background task also maintains the pool. A panic

@@ -85,7 +85,7 @@ impl Residence {
 
     /// Returns the home. If there is no home, or the home is known to have ended, makes a new home on `offered` and
     /// returns it together with the old home. Without `offered`, the new home is on the other runtime that the pool
-    /// knows.
+    /// knows of.
     fn home_or(&self, offered: Option<Handle>) -> Option<Settled> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = places.home.clone().filter(|home| !home.has_ended()) {

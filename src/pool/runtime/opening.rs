@@ -78,8 +78,8 @@ impl<E: Establish> OpenRequest<E> {
 /// Creates a connection and [opens](open) it, for a check-out that holds a permit.
 ///
 /// It yields first, so that other ready tasks run before it. If one of them checks in a connection, the check-out gets
-/// it, and no new connection is needed. The check-out itself does not yield, because it may not be polled again for a
-/// long time, during which no other check-out could use the permit.
+/// it, and no new connection is needed. The check-out itself does not yield, because it might not be polled again for a
+/// long time. Until then, no other check-out could use the permit.
 ///
 /// `cause` is the span of the check-out.
 pub(super) async fn open_for<E: Establish>(
@@ -111,8 +111,8 @@ pub(super) struct Requester<E: Establish> {
 }
 
 /// Opens the connection and sends it to the check-out that requested it. If that check-out is gone, the connection goes
-/// to the next waiter or becomes available. Without a requester, returns the error. `in_background` says that it is opened
-/// for `minPoolSize`.
+/// to the next waiter or becomes available. Without a requester, returns the error. `in_background` says whether the
+/// connection is opened for `minPoolSize`.
 ///
 /// Dropping this future closes the connection.
 pub(super) async fn open<E: Establish>(
@@ -176,7 +176,7 @@ pub(super) async fn open<E: Establish>(
     outcome
 }
 
-/// The error of an establishment, and the connection's capacity unless the establishment was given up.
+/// The error of an establishment, and the connection's capacity unless the establishment was abandoned.
 type Failed<E> = (CheckOutError, Option<Closing<TokioEnvironment<E>>>);
 
 /// Establishes the connection: in the background for `minPoolSize`, otherwise for a check-out or a warm-up.

@@ -1,4 +1,4 @@
-//! Check-outs of threads that run no executor: the thread parks until it is woken or its time is up.
+//! Check-outs on threads that do not run an executor: the thread parks until it is woken or its time is up.
 
 use std::panic::Location;
 use std::pin::pin;
@@ -21,8 +21,9 @@ impl<E: Establish> Pool<E> {
     /// Checks out a connection as [`Pool::check_out`] does, and blocks the thread until it has one.
     ///
     /// It waits in the same queue as all other check-outs. `limit` is how long the check-out may take in total, and
-    /// replaces `timeoutMS`; with `None`, only the limits of the options apply. The thread keeps the time itself, so limits
-    /// hold even if the pool's runtime has ended or is not being driven. The connection is opened on the pool's runtime.
+    /// replaces `timeoutMS`; with `None`, only the limits of the options apply. The thread enforces the limits itself,
+    /// so they hold even if the pool's runtime has ended or is not being driven. The connection is opened on the pool's
+    /// runtime.
     ///
     /// Do not call it in an asynchronous task. The other tasks of its thread would not run in the meantime, and one of
     /// them may hold the connection, or be the task that opens it. Call it in

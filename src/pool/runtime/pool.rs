@@ -119,8 +119,8 @@ use crate::pool::sync::Contained;
 /// error. To rule that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
 ///
 /// Check-outs may also be polled outside of tokio, by another executor. Then the pool's runtime opens the connections
-/// and keeps the time limits. After it has ended, the pool moves to another runtime on which a check-out has opened a
-/// connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has moved.
+/// and enforces the time limits. After it has ended, the pool moves to another runtime on which a check-out has opened
+/// a connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has moved.
 /// [`Pool::check_out_blocking`] is for threads without any executor.
 ///
 /// # Forking
@@ -147,10 +147,10 @@ use crate::pool::sync::Contained;
 /// tokens. The parent's keys and tokens are leaked in the child and are not wiped from its memory.
 ///
 /// A child that starts any thread can hang, because the standard library takes a global lock when a thread begins or
-/// ends, and another thread of the parent may hold that lock at the fork. An endpoint derives its keys, and looks up
-/// the names of hosts, on the blocking threads of the child's runtime. So fork before the parent has threads, or while
-/// no thread is beginning or ending; [`single::Client`](crate::single::Client) does not start any threads. Use `fork`:
-/// `_Fork` and a raw `clone` do not run fork handlers, so a pool does not notice their children.
+/// ends, and another thread of the parent may hold that lock at the time of the fork. An endpoint derives its keys, and
+/// looks up the names of hosts, on the blocking threads of the child's runtime. So fork before the parent has threads,
+/// or while no thread is beginning or ending; [`single::Client`](crate::single::Client) does not start any threads. Use
+/// `fork`: `_Fork` and a raw `clone` do not run fork handlers, so a pool does not notice their children.
 pub struct Pool<E: Establish> {
     /// The core of `shared`. With this copy of its pointer, a check-out loads one pointer instead of two.
     pub(super) core: CoreOfShared<E>,
@@ -307,7 +307,7 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Makes all connections to one service stale, in load-balanced mode. The pool stays ready. Returns whether there
-    /// were any.
+    /// were any connections to that service.
     ///
     /// # Errors
     ///
@@ -327,8 +327,8 @@ impl<E: Establish> Pool<E> {
 
     /// Completes once the pool is closed, its last connection is gone, and every event so far has been delivered.
     ///
-    /// It does not close the pool, and it waits as long as any caller holds a connection. For an orderly shutdown, call
-    /// [`close`](Self::close), then await this with a time limit.
+    /// It does not close the pool, and it waits for as long as any caller holds a connection. For an orderly shutdown,
+    /// call [`close`](Self::close), then await this with a time limit.
     ///
     /// It also waits for each [`Establish::close`] to end. A close that does not end at once runs on the pool's
     /// runtime. A current-thread runtime runs it only while something blocks on the runtime, so await `closed` on that
@@ -406,7 +406,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.metrics()
     }
 
-    /// Returns a function that returns the pool's metrics as long as the pool has a handle.
+    /// Returns a function that returns the pool's metrics while the pool has a handle.
     #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
     pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
         let pool = self.downgrade();
@@ -443,7 +443,7 @@ impl<E: Establish> Pool<E> {
         self.core.environment().max_waiting
     }
 
-    /// Returns how long a check-out may wait before the pool warns of it, as set by [`PoolBuilder::slow_check_out`].
+    /// Returns how long a check-out may wait before the pool warns about it, as set by [`PoolBuilder::slow_check_out`].
     #[must_use]
     pub fn slow_check_out(&self) -> Option<Duration> {
         self.core.environment().slow_check_outs.as_ref().map(SlowCheckOuts::threshold)
@@ -469,7 +469,7 @@ impl<E: Establish> Pool<E> {
         &self.here().core.environment().establish
     }
 
-    /// Adds a subscriber, which receives all later events as long as the pool exists.
+    /// Adds a subscriber, which receives all later events for as long as the pool exists.
     ///
     /// Only subscribers that were added with [`PoolBuilder::subscriber`] receive earlier events, such as `PoolCreated`.
     /// A subscriber that holds a handle to the same pool keeps the pool open until [`Pool::close`].

@@ -1,7 +1,7 @@
 //! Random numbers that a forked child does not share with its parent or its siblings.
 //!
-//! A fork copies the generators, so all children of one parent would draw the same numbers. So in a child, each
-//! generator is reseeded from the operating system.
+//! A fork copies the generators, so all children of one parent would draw the same numbers. In a child, each generator
+//! is therefore reseeded from the operating system.
 
 use std::cell::RefCell;
 use std::collections::hash_map::RandomState;

@@ -1,4 +1,4 @@
-//! A pool's use of `tracing`: spans of waiting check-outs and of establishments, and warnings of slow check-outs.
+//! A pool's use of `tracing`: spans of waiting check-outs and of establishments, and warnings about slow check-outs.
 //!
 //! A check-out that finds a connection at once does not run any code in this file. If no `tracing` subscriber wants the
 //! spans, a waiting check-out reads one static word, and no span is built.

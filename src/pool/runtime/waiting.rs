@@ -59,7 +59,7 @@ impl TimeLimits {
         }
     }
 
-    /// Returns the limits for a thread that keeps them itself, and whose check-out may take this long in total.
+    /// Returns the limits for a thread that enforces them itself, and whose check-out may take this long in total.
     pub(super) fn kept_by_thread(self, limit: Option<Duration>) -> Self {
         let whole = match limit {
             Some(limit) => self.begun.checked_add(limit).map(|at| (at, TimeLimit::Deadline)),
@@ -98,7 +98,7 @@ impl<E: Establish> Pool<E> {
         self.obtain(None, TimeLimits::of_options(self)).await
     }
 
-    /// Waits for a connection until a deadline, but at most for `waitQueueTimeoutMS`, if that option applies.
+    /// Waits for a connection until a deadline, but for at most `waitQueueTimeoutMS`, if that option applies.
     pub(super) async fn obtain_until(&self, deadline: Instant) -> opening::Acquired<E> {
         let limits = TimeLimits { whole: Some((deadline, TimeLimit::Deadline)), ..TimeLimits::of_options(self) };
         self.obtain(None, limits).await
@@ -165,7 +165,7 @@ impl<E: Establish> Pool<E> {
             return Ok(());
         }
         let is_over = || !core.is_suspended() || core.state().phase == Phase::Closed;
-        // A forked child drops a waiting check-out without this future.
+        // A forked child that drops a waiting check-out leaks this future.
         let mut change = Watch::new(&core.environment().changed);
         let over = poll_fn(|context| {
             // event-listener cannot handle a panicking waker.
@@ -227,11 +227,12 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Spawns a task that opens a connection, and waits until the limit for it or for a connection that comes back
-    /// sooner. In a pool that does not spawn tasks, the opening is part of this future.
+    /// Spawns a task that opens a connection. Waits, up to the limit, for that connection or for another connection
+    /// that comes back sooner. In a pool that does not spawn tasks, the opening is part of this future.
     ///
     /// If another connection comes first, or the time is up, the new connection goes to the next waiter or becomes
-    /// available once it is open. If it has not been created by the time another connection comes, it is never created.
+    /// available once it is open. If another connection comes before the new connection is created, the new connection
+    /// is never created.
     ///
     /// If both have arrived, the check-out takes the returned connection. So it succeeds even if its own connection
     /// could not be opened.

@@ -119,7 +119,7 @@ impl<T> Drop for Request<T> {
     }
 }
 
-/// A section that waits for its run, and its outcome. On separate cache lines.
+/// A section that is waiting to be run, and its outcome. On separate cache lines.
 #[repr(C, align(64))]
 struct Errand<T, F, R> {
     request: Request<T>,
@@ -154,8 +154,8 @@ impl<T> BriefLock<T> {
     /// Small, so that models reach it.
     #[cfg(loom)]
     const MOST_SERVED: u32 = 1;
-    /// How often a thread looks at the lock before it leaves a request. So two threads that rarely contend move fewer
-    /// cache lines.
+    /// How often a thread looks at the lock before it leaves a request. Looking first moves fewer cache lines between
+    /// two threads that rarely contend.
     #[cfg(not(loom))]
     const LOOKS: u32 = 16;
     #[cfg(loom)]

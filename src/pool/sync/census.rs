@@ -18,7 +18,7 @@ pub(crate) struct Census {
     pub(crate) sections: u32,
     /// The number of steps of the longest section.
     pub(crate) longest: u32,
-    /// How often the thread allocated, moved or freed memory under a lock.
+    /// How many times the thread allocated, moved or freed memory under a lock.
     pub(crate) allocations: u32,
 }
 

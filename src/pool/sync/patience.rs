@@ -1,14 +1,14 @@
 //! Waiting for a step of another thread in a model.
 //!
-//! A thread that waits by looking again and again makes loom try all orders of its looks. A model in which two threads
-//! wait for a third in this way never ends. Here, a thread looks twice and then sleeps until another thread has made
-//! progress. Only its next look matters, so the looks in between would reveal nothing.
+//! A thread that waits by polling makes loom try all orders of its polls. A model in which two threads
+//! wait for a third in this way never ends. Here, a thread polls twice and then sleeps until another thread has made
+//! progress. Only its next poll matters, so the polls in between would reveal nothing.
 //!
-//! A thread must not sleep after a look that read old values, which loom allows. There may be many old values, so a
+//! A thread must not sleep after a poll that read old values, which loom allows. There may be many old values, so a
 //! yield is not enough: it only rules out values that are older than the values already seen. So a thread that pauses
-//! is ordered after all progress so far, and its next look reads everything that was written before. The same holds for
+//! is ordered after all progress so far, and its next poll reads everything that was written before. The same holds for
 //! a thread that is woken. This ordering is stronger than the code promises, but it does not hide anything. loom also
-//! tries the executions in which the waiting thread arrives late and succeeds at its first look.
+//! tries the executions in which the waiting thread arrives late and succeeds at its first poll.
 
 use std::cell::RefCell;
 
@@ -46,7 +46,7 @@ pub(crate) fn made_progress() {
 
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// The number of steps before the last look, from the second look on.
+    /// The number of steps before the last poll, starting with the second poll.
     seen: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Patience {
         Self { seen: None }
     }
 
-    /// Called after a look that found nothing.
+    /// Called after a poll that found nothing.
     pub(crate) fn pause(&mut self) {
         let steps = PROGRESS.with_borrow(|progress| progress.steps);
         match self.seen {

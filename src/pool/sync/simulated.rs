@@ -233,7 +233,7 @@ pub(super) mod sync {
 
     use super::{Site, machine};
 
-    /// A mutex that the machine's cores wait for in virtual time. A core never finds std's mutex taken.
+    /// A mutex that the machine's cores wait for in virtual time. No core ever has to wait for std's mutex.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 

@@ -14,8 +14,8 @@ use event_listener::{Event, EventListener};
 /// | 1. enters the event's list | a. changes the words |
 /// | 2. reads the words | b. notifies all in the list |
 ///
-/// Both 1 and b take the list's lock. If 1 comes first, b finds the watch in the list and wakes it. If b comes first,
-/// the lock makes a visible to 2.
+/// Both step 1 and step b take the list's lock. If step 1 comes first, step b finds the watch in the list and wakes it.
+/// If step b comes first, the lock makes step a visible to step 2.
 #[derive(Debug)]
 pub struct Watch<'e> {
     event: &'e Event,

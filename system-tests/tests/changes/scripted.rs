@@ -12,7 +12,8 @@ use wharf::client::{ChangeStream, TransactionOptions, WatchTarget};
 use wharf::{Client, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
-/// A mongos of this wire version, whose batches are scripted: the replies to `aggregate` and `getMore`, in order.
+/// Starts a mongos of this wire version, and watches a collection on it. `replies` are the replies to `aggregate` and
+/// `getMore`, in order.
 async fn watch(max_wire_version: i32, replies: Vec<Document>) -> (ScriptedServer, ChangeStream) {
     let replies = Arc::new(Mutex::new(replies.into_iter()));
     let server = ScriptedServer::start(move || {
@@ -78,7 +79,7 @@ fn failure(code: i32, labels: &[&str]) -> Document {
     doc! { "ok": 0, "code": code, "errmsg": "it failed", "errorLabels": labels }
 }
 
-/// Returns the stages `$changeStream` that the server received.
+/// Returns the `$changeStream` stages that the server received.
 fn stages(server: &ScriptedServer) -> Vec<Document> {
     let stage = |command: &Document| {
         let first = command.get_array("pipeline").ok()?.first().and_then(Bson::as_document)?;

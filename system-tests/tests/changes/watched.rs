@@ -145,7 +145,7 @@ impl Watched {
         events.iter().filter_map(of_name).collect()
     }
 
-    /// Returns the stages `$changeStream` that the client sent.
+    /// Returns the `$changeStream` stages that the client sent.
     pub fn stages(&self) -> Vec<Document> {
         let stage = |command: &Document| {
             let first = command.get_array("pipeline").unwrap().first().and_then(Bson::as_document);

@@ -63,7 +63,7 @@ async fn dropped_call_that_has_sent_nothing_leaves_no_transaction() {
     assert!(!arrived.lock().unwrap()[0].contains_key("autocommit"));
 }
 
-/// A client with one connection.
+/// Starts a primary, and a client that may open one connection.
 async fn only_connection(answer: fn(&Document, usize) -> Answer, more: &str) -> (ScriptedServer, Client) {
     let (server, _) = start(primary(), answer).await;
     let client = client(&server, &format!("directConnection=true&maxPoolSize=1{more}"));
@@ -92,7 +92,7 @@ async fn sessions_of_cancelled_operations_come_back_when_their_connections_are_d
         until("the connection is drained", || is_free(&client)).await;
     }
     assert_eq!(sessions(&server).len(), 1, "{:?}", server.commands());
-    // The sessions of the application come back, too.
+    // The application's own sessions come back as well.
     for _ in 0..20 {
         let mut session = client.start_session().await.unwrap();
         let find = async { client.find("test", "c", doc! {}).session(&mut session).await };

@@ -10,7 +10,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer};
 
 use super::cluster::Cluster;
 
-/// The number of connections of all pools, counted by their events, and its maximum.
+/// The number of open connections in all pools, counted from events, and its maximum.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 static MOST: AtomicU32 = AtomicU32::new(0);
 

@@ -50,7 +50,7 @@ async fn free(client: &Client, what: &str) {
     .await;
 }
 
-/// A server with one connection for each client. `hello` determines the kind of server.
+/// Starts a server, and a client that may open one connection to it. `hello` determines the kind of server.
 async fn server(hello: Document) -> (ScriptedServer, Client) {
     let kind = if hello.contains_key("serviceId") { "loadBalanced=true" } else { "directConnection=true" };
     let (server, _) = start(hello, |command, _| {
@@ -83,7 +83,7 @@ async fn cancel_at_each_point<T>(client: &Client, what: &str, operation: impl As
     }
 }
 
-/// The last operation was not cancelled, so its session must be in use again.
+/// Asserts that the session of the last operation, which was not cancelled, is used again.
 async fn reuses_the_session(server: &ScriptedServer, client: &Client) {
     client.run_command("test", &rawdoc! { "ping": 1 }).await.unwrap();
     let commands = server.commands();

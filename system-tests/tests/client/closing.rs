@@ -222,7 +222,7 @@ async fn cursors_after_one_that_loses_the_connection_are_not_closed_on_another_o
         let mut session = session_of(&client).await;
         let cursors = (find(&client, &mut session).await, find(&client, &mut session).await);
         drop(cursors);
-        // The application is not told about the loss. A real server would then not know the transaction.
+        // The application is not told about the loss. In that case, a real server would not know the transaction.
         match next {
             "insert" => insert(&client, &mut session).await.unwrap(),
             _ => session.commit_transaction().await.unwrap(),

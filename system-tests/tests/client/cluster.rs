@@ -142,7 +142,6 @@ impl Told {
         events.iter().filter_map(of_name).collect()
     }
 
-    /// Returns the last reply.
     pub(super) fn last_reply(&self) -> RawDocumentBuf {
         let events = self.0.lock().unwrap();
         let reply = |event: &CommandEvent| match event {
@@ -189,7 +188,6 @@ pub(super) fn batch(field: &str, id: i64, documents: usize) -> Answer {
     Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: documents } })
 }
 
-/// Answers after a pause.
 pub(super) fn after(pause: u64, answer: Answer) -> Answer {
     Answer::After(Duration::from_millis(pause), Box::new(answer))
 }

@@ -102,7 +102,7 @@ async fn awaited_check_has_no_time_limit_if_connections_have_none() {
 async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
     let server = Server::start(|command, number| match (is_awaitable(command), number) {
         (true, _) => Answer::Hang,
-        // The monitor's handshake comes first. Then follow a handshake for round trips, and one hello after another.
+        // The monitor's handshake comes first. A handshake for round trips follows, and then one hello after another.
         (false, 1 | 3) => Answer::Close,
         (false, _) => Answer::Reply(member("isWritablePrimary", 1)),
     })

@@ -1,4 +1,4 @@
-//! A record of the events of monitoring, which tests can wait for.
+//! A record of monitoring events, which tests can wait for.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,7 +19,7 @@ const FUNCTION: &str = "WHARF_TEST_FUNCTION";
 #[test]
 fn client_in_a_function_says_so_and_polls_without_a_connection_for_round_trips() {
     let server = mongod::shared().unwrap();
-    // Memory size and region belong to the provider: other children must not take them from there.
+    // These two variables belong to AWS Lambda. A child that is not a Lambda function must not report their values.
     let of_lambda = [("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "1024"), ("AWS_REGION", "us-east-2")];
     let functions = [
         (

@@ -54,7 +54,6 @@ impl Server {
     }
 }
 
-/// The metadata of a connection.
 #[derive(Debug, PartialEq)]
 struct Metadata {
     /// The name, version and platform, without wharf's own values.
@@ -91,8 +90,9 @@ fn framework() -> DriverInfo {
     info("framework", Some("2.0"), Some("Framework Platform"))
 }
 
-/// Creates a client, and appends one library after another. Returns the metadata of a new connection after each
-/// appended library, as the text does, and first without one if the options name a library.
+/// Creates a client, and appends one library after another. As in the prose tests, returns the metadata of a new
+/// connection after each appended library. If the options name a library, the metadata without appended libraries comes
+/// first.
 async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Metadata> {
     let server = Server::start().await;
     let mut seen = Vec::new();

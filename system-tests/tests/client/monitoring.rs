@@ -136,7 +136,7 @@ async fn two_connections_monitor_each_server_while_streaming_and_one_while_polli
         }
         let counted = set.clone();
         let counts = blocking(move || (0..3).map(|member| connections_of(&counted, member, &name)).collect::<Vec<_>>());
-        // The counting commands have separate connections, without the name.
+        // The commands that count use separate connections, without the application name.
         assert_eq!(counts.await, [each; 3], "{mode:?}");
         assert!(client.shutdown(Duration::from_secs(5)).await);
     }

@@ -1,4 +1,4 @@
-//! The client's different behaviour on servers of earlier versions, and without sessions.
+//! How the client behaves differently on servers of earlier versions, and on servers without sessions.
 
 use bson::{Document, doc, rawdoc};
 use wharf::client::{IndexModel, WatchTarget};

@@ -158,7 +158,7 @@ const OF_FIRST_USE: [&str; 5] = [
     "Connection checked in",
 ];
 
-/// Takes the texts of all messages so far.
+/// Takes the text of every message so far.
 fn texts(kept: &Kept) -> Vec<String> {
     kept.take().into_iter().map(|mut message| message.remove("message").unwrap()).collect()
 }

@@ -12,7 +12,7 @@ use wharf_testbed::scripted::{Answer, name};
 
 use super::cluster::{Cluster, after, batch, failure, ok};
 
-/// How often to repeat a test whose outcome could be right by chance half of the time.
+/// How many times to repeat a test whose outcome could be right by chance half of the time.
 const ROUNDS: usize = 20;
 
 fn find() -> RawDocumentBuf {
@@ -63,7 +63,7 @@ async fn failed_operation_is_retried_on_the_same_mongos_if_there_is_no_other() {
     for (name, labels) in OPERATIONS {
         let cluster = Cluster::of_mongos(1, move |_, command, number| match (number, labels) {
             (0, []) => failure(6, labels),
-            // The text's fail point closes the connection.
+            // The fail point of the prose test closes the connection.
             (0, _) => Answer::Close,
             _ => answer(command),
         })

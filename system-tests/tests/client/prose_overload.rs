@@ -14,8 +14,8 @@ use wharf_testbed::scripted::{Answer, name};
 use super::cluster::{Cluster, failure, ok};
 
 const OVERLOAD: &[&str] = &["SystemOverloadedError", "RetryableError"];
-/// How often an operation is repeated, so that its pauses come within a sixth of both bounds, with one exception in
-/// 10^12 runs.
+/// How often an operation is repeated. With this many repetitions, its pauses come within a sixth of both bounds in all
+/// but one of 10^12 runs.
 const ROUNDS: usize = 400;
 
 async fn insert(client: &Client) -> Result<RawDocumentBuf, ClientError> {

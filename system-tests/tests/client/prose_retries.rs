@@ -1,5 +1,5 @@
-//! The prose tests that do not need a mongos, of Retryable Reads, Retryable Writes, Driver Sessions, Connections
-//! Survive Primary Step Down and Server Selection.
+//! Prose tests that do not need a mongos: from Retryable Reads, Retryable Writes, Driver Sessions, Connections Survive
+//! Primary Step Down and Server Selection.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ async fn start(members: usize) -> Arc<ReplicaSet> {
     Arc::new(tokio::task::spawn_blocking(|| ReplicaSet::start(options).unwrap()).await.unwrap())
 }
 
-/// Returns a client, and its events about pools and commands. `hook` sees each event of a command first.
+/// Returns a client, and its events about pools and commands. `hook` sees each command event before it is recorded.
 fn client_of(
     set: &ReplicaSet,
     change: impl FnOnce(Options) -> Options,

@@ -11,7 +11,6 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 use super::cluster::{self, Cluster, batch, ok};
 use super::repetitions::{primary, standalone, start};
 
-/// Returns a cluster time.
 fn cluster_time(time: u32) -> Document {
     let hash = bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![0; 20] };
     doc! { "clusterTime": Timestamp { time, increment: 1 }, "signature": { "hash": hash, "keyId": 0_i64 } }
@@ -68,7 +67,7 @@ async fn each_command_carries_the_cluster_time_of_the_last_reply() {
     }
 }
 
-/// Calls each method that takes a session once.
+/// Calls each method that takes a session, once per method.
 async fn call_all(client: &Client, mut session: Option<&mut Session>) -> Vec<Result<(), ClientError>> {
     let mut outcomes = Vec::new();
     macro_rules! call {

@@ -1,4 +1,4 @@
-//! The prose tests that do not need a mongos, of Transactions and of the Convenient API for Transactions. The servers
+//! Prose tests that do not need a mongos: from Transactions and from the Convenient API for Transactions. The servers
 //! follow scripts, in virtual time.
 
 use std::time::Duration;

@@ -30,7 +30,8 @@ pub(super) fn service() -> Document {
     hello
 }
 
-/// A server that answers hello with `hello` and other commands with `answer`, and the commands that it received.
+/// Starts a server that answers hello with `hello` and other commands with `answer`. Also returns the other commands
+/// that it receives.
 pub(super) async fn start(
     hello: Document,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,

@@ -17,7 +17,7 @@ async fn run(client: &Client, command: bson::Document) -> RawDocumentBuf {
     client.run_command("admin", &RawDocumentBuf::try_from(command).unwrap()).await.unwrap()
 }
 
-/// Returns the user as which the connection of a command is authenticated.
+/// Returns the user that the connection of a command is authenticated as.
 async fn user(client: &Client) -> String {
     let status = run(client, doc! { "connectionStatus": 1 }).await;
     let users = status.get_document("authInfo").unwrap().get_array("authenticatedUsers").unwrap();

@@ -33,7 +33,7 @@ pub(super) fn is_handshake(command: &Document) -> bool {
     is_hello(command) && command.contains_key("client")
 }
 
-/// A hello that the server may delay answering.
+/// Returns whether this is a hello that the server may answer with a delay.
 pub(super) fn is_awaitable(command: &Document) -> bool {
     command.contains_key("maxAwaitTimeMS")
 }

@@ -30,7 +30,7 @@ fn resolver(server: &DnsServer) -> TokioResolver {
 
 fn zone(ports: &[u16]) -> Zone {
     let records = ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test"));
-    // Less than the minimum time between two look-ups.
+    // Less than the minimum time between two lookups.
     records.lasting(1)
 }
 
@@ -105,7 +105,7 @@ async fn look_up_that_fails_changes_nothing_and_is_repeated_sooner() {
         }
         assert_eq!(servers(&client), at(&[17]));
     }
-    // The next look-up does not wait for a minute, because the last look-up failed.
+    // The next lookup does not wait for a minute, because the last lookup failed.
     let (mark, start) = (events.mark(), Instant::now());
     dns.replace(zone(&[18]));
     members_change(&events, mark).await;

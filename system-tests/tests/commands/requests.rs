@@ -32,7 +32,7 @@ async fn command_is_sent_unchanged_with_the_common_fields() {
     let max_time = u64::try_from(body.get_i64("maxTimeMS").unwrap()).unwrap();
     assert!((1..=AGES.as_millis() as u64).contains(&max_time), "{max_time}");
 
-    // Without a limit, no `maxTimeMS` is sent. A command may also opt out of it.
+    // Without a limit, no `maxTimeMS` is sent. A command may also opt out of `maxTimeMS`.
     for (command, expected) in [
         (Command::new("shop", &insert), None),
         (Command::new("shop", &insert).timeout(Duration::ZERO), None),

@@ -30,7 +30,7 @@ struct Gates {
     holds_closes: AtomicBool,
     close_gate: Semaphore,
     closing: Notify,
-    /// How often drains were polled.
+    /// How many times drains were polled.
     polls: AtomicU32,
 }
 
@@ -111,7 +111,7 @@ fn taken(events: &Events) -> Vec<String> {
     std::mem::take(&mut *events.lock().unwrap())
 }
 
-/// Checks in the only connection undrained, and waits until its drain has begun.
+/// Checks in the only connection, which then needs a drain, and waits until the drain has begun.
 async fn give_up(pool: &Pool<Mock>, mock: &Mock, events: &Events) {
     give_up_one(pool, mock, events).await;
     assert!(taken(events).is_empty(), "the connection was checked in before its drain has ended");
@@ -140,7 +140,7 @@ async fn connection_that_is_drained_has_no_holder() {
     pool.account_for_holders(true);
     give_up(&pool, &mock, &events).await;
     assert_eq!(pool.holders(), []);
-    // An unrecorded command has no holder either.
+    // A connection whose use was not noted has no holder either.
     pool.account_for_holders(false);
     pool.account_for_holders(true);
     assert_eq!((pool.status().draining, pool.holders()), (1, vec![]));

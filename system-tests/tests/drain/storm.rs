@@ -30,8 +30,8 @@ async fn connections_created(pool: &Pool<Endpoint>) -> i64 {
     created.as_i64().or_else(|| created.as_i32().map(i64::from)).unwrap()
 }
 
-/// With four times as many tasks as connections, check-outs wait constantly. A connection that comes back undrained is
-/// closed to make room for the next check-out.
+/// With four times as many tasks as connections, check-outs wait constantly. A connection that comes back in need of a
+/// drain is closed to make room for the next check-out.
 #[tokio::test(flavor = "multi_thread")]
 async fn storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would() {
     let stormed = storm(32, false).await;

@@ -5,7 +5,7 @@ use wharf::{Clear, Command, Connection, ConnectionClosedReason, OperationError, 
 
 use super::*;
 
-/// Returns a ready pool for the server, and the reason why a connection was last closed.
+/// Returns a ready pool for the server, and the reason for the most recent close of a connection.
 fn pool(server: &EmbeddedServer) -> (Pool<Endpoint>, watch::Receiver<Option<ConnectionClosedReason>>) {
     pool_of(endpoint(server))
 }

@@ -33,7 +33,6 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The error code for a second insert with the same `_id`.
 const DUPLICATE_KEY: i32 = 11000;
 
-/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Inserts a document with an `_id` that no other operation uses.
@@ -67,7 +66,7 @@ struct Record {
 /// The counts that the pools must return to.
 #[derive(Debug, PartialEq, Eq)]
 struct Counts {
-    /// The largest number of connections of each server's pool.
+    /// The `maxPoolSize` of each server's pool.
     max: BTreeMap<Arc<str>, u32>,
     /// The connections to the server that the tasks use, without stale connections. `None` if that server does not
     /// exist.
@@ -95,8 +94,8 @@ impl Counts {
 pub enum Regained {
     /// There was a second with at least 90 % of the usual rate.
     Usual(Duration),
-    /// The servers or the machine had become slower. But in one second, the load reached at least 90 % of the rate of a
-    /// new client that ran at the same time.
+    /// The servers or the machine had become slower. Even so, within one second the load reached at least 90 % of the
+    /// rate of a new client that ran at the same time.
     LikeNew(Duration),
 }
 
@@ -240,7 +239,7 @@ fn id(task: usize) -> i64 {
     i64::try_from(task).unwrap()
 }
 
-/// Inserts, increments and reads by turns.
+/// Inserts, increments and reads in turn.
 async fn run(
     client: Client,
     database: &'static str,
@@ -317,7 +316,6 @@ impl Outcome {
         self.records.iter().flat_map(|record| &record.operations)
     }
 
-    /// Returns the operations that failed.
     pub fn failed(&self) -> Vec<&Done> {
         self.operations().filter(|done| done.error.is_some()).collect()
     }

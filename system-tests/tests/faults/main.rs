@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Waits until no other test of this binary runs, because tests slow each other down.
+/// Waits until no other test in this binary is running, because tests slow each other down.
 async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await

@@ -12,7 +12,7 @@ use super::events::Events;
 use super::load::{Load, Outcome, Regained};
 use super::{blocking, turn, within};
 
-/// `heartbeatFrequencyMS` by default.
+/// The default of `heartbeatFrequencyMS`.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Starts a set, and a client with fewer connections than the load has tasks.
@@ -124,7 +124,8 @@ async fn primary_that_hangs_is_left_for_the_next() {
         let mut held = client.check_out(&ReadPreference::default()).await.unwrap();
         let (mark, stopped) = (events.mark(), Instant::now());
         set.stop_process(hanging).unwrap();
-        // One of them is waiting for its reply on a connection in use. The signal may arrive after other replies.
+        // One of these pings is still waiting for its reply, on a connection in use, when the server stops. The first
+        // pings may get replies, because the signal takes time to arrive.
         let ping = loop {
             if let Err(error) = held.run_command("admin", &rawdoc! { "ping": 1 }).await {
                 break error;

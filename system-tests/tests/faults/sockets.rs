@@ -93,7 +93,7 @@ async fn sockets_are_as_many_as_promised() {
     .await;
 }
 
-/// `maxPoolSize` by default.
+/// The default of `maxPoolSize`.
 const MAX_POOL_SIZE: usize = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

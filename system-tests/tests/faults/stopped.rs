@@ -69,7 +69,7 @@ async fn in_a_process_of_its_own() {
         let outcome = load.stop().await;
         outcome.print("SIGSTOP and SIGCONT of the client", "");
         check(&outcome).await;
-        // A reply that arrived in time counts, although it is read after the time limit.
+        // A reply that arrived in time counts, even though it is read after the time limit.
         assert_eq!(events.count("ServerHeartbeatFailed"), 0, "the servers have answered");
         let stall = outcome.longest_stall();
         assert!(stall > STOPPED - Duration::from_secs(1), "the client was not stopped: {outcome}");

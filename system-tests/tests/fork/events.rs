@@ -8,7 +8,7 @@ use wharf::{CheckOutError, Pool, PoolEvent, PoolOptions};
 
 use super::{Mock, Wrong, in_child, is_pending, settle};
 
-/// The knowledge of a subscriber that only counts events.
+/// The counts that a subscriber derives from events alone.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     total: i64,

@@ -1,8 +1,8 @@
 //! A pool in a forked child.
 //!
-//! The parent uses its pool on several threads without pause, so that a fork interrupts them anywhere. Threads that do
-//! not exist in the child hold locks, and connections are in transit between owners. The child must start over without
-//! these locks and connections, and the parent must not notice.
+//! The parent uses its pool on several threads without pause, so that a fork interrupts them at arbitrary points.
+//! Threads that do not exist in the child hold locks, and connections are in transit between owners. The child must
+//! start over without these locks and connections, and the parent must not notice.
 
 #![cfg(all(unix, not(loom)))]
 

@@ -1,4 +1,5 @@
-//! Uploads that are aborted or dropped after something has failed or was cancelled, on a server that follows a script.
+//! Uploads that are aborted or dropped after something has failed or has been cancelled, on a server that follows a
+//! script.
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ async fn upload(bucket: &GridFsBucket, filename: &str, content: &[u8]) -> bson::
     upload.finish().await.unwrap()
 }
 
-/// Asserts that this is wrong with a file.
+/// Asserts that the error reports this problem with a file.
 #[track_caller]
 fn assert_problem(error: &ClientError, expected: GridFsProblem) {
     match error {

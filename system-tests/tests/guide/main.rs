@@ -239,11 +239,11 @@ async fn scrape_has_pools_and_commands() {
     }
 }
 
-/// Starts a replica set of one server with six accounts of 100 each, and returns it with a client.
+/// A replica set of one server with six accounts of 100 each, and a client of it.
 struct Bank {
     client: Client,
     admin: DirectConnection,
-    /// How often the fail point had been triggered before it was last set.
+    /// How many times the fail point had been triggered before it was last set.
     failed_before: i32,
     mongod: Mongod,
 }
@@ -296,7 +296,7 @@ impl Bank {
         self.admin.run_command("admin", &RawDocumentBuf::try_from(fail_point).unwrap()).await.unwrap();
     }
 
-    /// Turns the fail point off. Returns how often it was triggered since it was set.
+    /// Turns the fail point off. Returns how many times it was triggered since it was set.
     async fn failed(&mut self) -> i32 {
         let off = rawdoc! { "configureFailPoint": "failCommand", "mode": "off" };
         let count = self.admin.run_command("admin", &off).await.unwrap().get_i32("count").unwrap();

@@ -8,7 +8,7 @@ static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     Client::from_uri(&uri).expect("MONGODB_URI should be a connection string")
 });
 
-/// Returns a database that only the test with this name uses, also if the tests run twice at a time.
+/// Returns a database that only the test with this name uses, even if two runs of the tests overlap.
 pub fn database(test: &str) -> Database {
     CLIENT.database(format!("{test}_{}", std::process::id()))
 }

@@ -32,7 +32,7 @@ pub struct Cost {
 
 /// A locked instruction: one with a `lock` prefix, or an `xchg` with a memory operand, which locks without a prefix.
 pub struct Locked {
-    /// How often a round executes it.
+    /// How many times a round executes it.
     pub executions: u64,
     /// The function that contains it.
     pub function: String,
@@ -120,8 +120,8 @@ pub fn begin_counting() {
     black_box(());
 }
 
-/// Returns how often each round executes an instruction that the two runs execute `few` and `many` times, rounded to
-/// the nearest integer.
+/// Returns how many times each round executes an instruction that the two runs execute `few` and `many` times, rounded
+/// to the nearest integer.
 fn each_round(few: u64, many: u64) -> u64 {
     let rounds = MANY - FEW;
     (many.saturating_sub(few) + rounds / 2) / rounds
@@ -170,8 +170,8 @@ impl Profile {
     }
 
     /// Parses the format of `--dump-instr=yes`: lines of `address line count`, which follow lines that name the object
-    /// and the function. The line after a `calls=` counts the callee's instructions, which are already counted in the
-    /// callee.
+    /// and the function. The line after a `calls=` line repeats the callee's instructions, which are already counted
+    /// under the callee.
     fn parse(text: &str) -> Self {
         let mut profile = Self::default();
         let (mut object, mut function) = ("", "");

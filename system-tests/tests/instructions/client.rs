@@ -53,7 +53,7 @@ fn measure<F: Future<Output = ()> + 'static>(
     for (function, instructions) in &cost.outside {
         println!("  outside, {instructions} of {function}");
     }
-    // A function of tokio, which a thread calls before it goes to sleep if its runtime has a timer.
+    // A tokio function, which a thread calls before it goes to sleep if its runtime has a timer.
     let sleeps_with_timer = cost.inside.keys().any(|function| function.contains("park_thread_timeout"));
     assert!(
         !sleeps_with_timer,

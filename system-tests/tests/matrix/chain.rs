@@ -12,7 +12,6 @@ use super::*;
 const NAME: &str = "cluster.wharf.example";
 const SERVICE: &str = "_mongodb._tcp.cluster.wharf.example";
 
-/// The complete chain.
 pub struct Chain {
     pub(super) secured: Arc<Secured>,
     pub(super) proxy: SocksProxy,

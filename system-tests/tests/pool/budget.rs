@@ -206,7 +206,7 @@ async fn minimum_and_warm_up_take_only_what_the_other_pools_leave() {
     assert_eq!(two.budget().unwrap().status(), budget.status());
 }
 
-/// Opens connections that are counted over all pools.
+/// Opens connections, and counts them across all pools.
 #[derive(Clone, Default)]
 struct Counted {
     live: Arc<AtomicUsize>,

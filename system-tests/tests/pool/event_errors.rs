@@ -11,7 +11,7 @@ use wharf::{
 
 use super::mock::poll_once;
 
-/// Opens connections that contain their fault, if any.
+/// Opens connections that consist of the fault that they report, if any.
 struct Faulty;
 
 impl Establish for Faulty {

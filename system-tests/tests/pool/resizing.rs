@@ -155,7 +155,7 @@ fn resizes_under_load_lose_nothing_and_leave_no_surplus() {
         resize(&pool, 2);
         ends.store(true, Ordering::Relaxed);
     });
-    // A check-in that was in progress at the resize may have left a connection. A use or maintenance closes it.
+    // A check-in that was in progress during the resize may have left a connection. A use or maintenance closes it.
     drop(pool.check_out_blocking(None).unwrap());
     runtime.block_on(async {
         pool.ready();

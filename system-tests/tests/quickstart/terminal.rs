@@ -27,7 +27,7 @@ fn shown(columns: u16, environment: &[(&str, &str)]) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Returns a text without its escape sequences.
+/// Returns text without its escape sequences.
 fn plain(text: &str) -> String {
     let mut parts = text.split("\x1b[");
     let first = parts.next().unwrap().to_owned();

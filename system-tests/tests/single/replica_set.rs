@@ -38,7 +38,7 @@ fn session_reads_its_own_writes_on_a_secondary() {
     assert!(session.operation_time().is_some() && session.cluster_time().is_some());
     assert_eq!(client.status().servers.len(), 3);
 
-    // An election does not fail operations if the client may look for the primary more than once.
+    // Operations do not fail during an election if the client may look for the primary more than once.
     let (patient, sent) = Sent::client(&format!("{}&serverSelectionTryOnce=false", set.uri()));
     patient.run(Operation::write("single", &insert("causal", 100))).unwrap();
     sent.take();

@@ -1,4 +1,4 @@
-//! A subscriber of `tracing` that collects spans and messages.
+//! A `tracing` subscriber that collects spans and messages.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! The spans of operations, commands and transactions that `tracing` receives. telemetry-tests/tests/spans tests their
-//! contents with the SDK of OpenTelemetry.
+//! The spans of operations, commands and transactions that `tracing` receives. `telemetry-tests/tests/spans` tests
+//! their contents with OpenTelemetry's SDK.
 
 use std::time::Duration;
 

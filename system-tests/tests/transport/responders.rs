@@ -17,7 +17,6 @@ struct Responder {
     listener: TcpListener,
 }
 
-/// The answer of a responder.
 #[derive(Clone)]
 enum Answer {
     Body(Vec<u8>),

@@ -6,7 +6,6 @@ use wharf::unstable::wire::ocsp::OcspError;
 
 use super::*;
 
-/// Returns TLS options that trust the certificates in this file.
 fn trusting(certificates: &Certificates, file: Pem) -> TlsOptions {
     TlsOptions::default().ca_file(certificates.file(file))
 }

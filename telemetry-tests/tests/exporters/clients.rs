@@ -59,7 +59,7 @@ impl Set {
         self.events.wait_for(|_| client.status().servers.len() == members.len()).await.unwrap();
     }
 
-    /// Returns a text with the members' roles in place of their addresses and ports.
+    /// Returns a string with the members' roles in place of their addresses and ports.
     fn told(&self, text: &str) -> String {
         let mut told = text.to_owned();
         for (server, role) in [(&self.primary, "primary"), (&self.secondary, "secondary")] {
@@ -164,7 +164,7 @@ async fn name_of_a_client_precedes_the_addresses_of_its_servers() {
     assert!(values.keys().all(|name| name.contains(" pool=shop/")), "{values:?}");
 }
 
-/// Publishes once. Returns the values, and how often each was set.
+/// Publishes once. Returns the values, and how many times each was set.
 fn published(set: &Set, facade: &FacadeMetrics, kept: &Kept) -> BTreeMap<String, (f64, usize)> {
     assert!(metrics::with_local_recorder(kept, || facade.publish()));
     let values = std::mem::take(&mut *kept.values.lock().unwrap());

@@ -1,4 +1,4 @@
-//! The exporters, with the SDK of OpenTelemetry and with a recorder of the facade.
+//! The exporters, with the OpenTelemetry SDK and with a recorder of the `metrics` facade.
 #![cfg(not(any(loom, shuttle)))]
 
 mod clients;

@@ -1,4 +1,4 @@
-//! The spans of a client, with the SDK of OpenTelemetry, on a server that follows a script.
+//! The spans of a client, with the OpenTelemetry SDK, on a server that follows a script.
 #![cfg(not(any(loom, shuttle)))]
 
 mod environment;

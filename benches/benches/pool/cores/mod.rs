@@ -1,6 +1,6 @@
 //! The series `cores`: how pools scale from one core to all of them.
 //!
-//! Each case runs with N workers of tokio on N cores, for N = 1, 2, 4 … up to all cores of the machine. Each worker is
+//! Each case runs with N tokio workers on N cores, for N = 1, 2, 4 … up to all cores of the machine. Each worker is
 //! pinned to a separate core, and siblings of the same physical core come last. Each turn uses a fresh pool on a fresh
 //! runtime. In each round, the subjects take one turn in each case.
 //!

@@ -1,6 +1,6 @@
 //! A model of the official driver's pool: one task owns the pool's state, and everything else reaches it through channels.
 //!
-//! This is the design of the crate `mongodb` 3.x (`src/cmap`), written from scratch without I/O, errors, clears,
+//! This is the design of the `mongodb` crate 3.x (`src/cmap`), written from scratch without I/O, errors, clears,
 //! pinning or service ids. It is for comparing designs; `perf/` compares the crate itself, on a real server. The model
 //! does the same work for a check-out and a check-in:
 //!

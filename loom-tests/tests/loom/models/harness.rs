@@ -13,7 +13,7 @@ pub const MUTANT: &str = "WHARF_MUTANT";
 /// The variable that replaces the preemption bound of the bounded models. `none` removes the bound.
 const BOUND: &str = "WHARF_LOOM_BOUND";
 
-/// The texts that a model prints when it starts and when it fails.
+/// The strings that a model prints when it starts and when it fails.
 pub const STARTED: &str = "model started:";
 pub const FAILED: &str = "model failed:";
 

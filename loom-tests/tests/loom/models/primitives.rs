@@ -113,7 +113,7 @@ fn taken(list: &ModelledList, waiter: &mut ModelledWaiter, polled: Poll<u32>) ->
     }
 }
 
-/// Waits and takes its grant often enough that the cells of the first segment are reused, if their tickets are over.
+/// Waits and takes its grant several times: enough to reuse the cells of the first segment, if their tickets are over.
 fn use_cells_again(list: &ModelledList) {
     for grant in 3..7 {
         let (mut waiter, polled) = list.wait();

@@ -116,7 +116,7 @@ impl World {
         self.drains.lock().unwrap().pop()
     }
 
-    /// Returns how often maintenance was requested on the calling thread.
+    /// Returns how many times maintenance was requested on the calling thread.
     pub fn maintenance_asked_for_here(&self) -> usize {
         RUNS.with(Cell::get)
     }

@@ -13,7 +13,7 @@ pub(super) struct FailPoint(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often the fail point has taken effect since the server started.
+    /// How many times the fail point has taken effect since the server started.
     count: i64,
     /// `None` while the fail point is off.
     active: Option<Active>,

@@ -152,14 +152,14 @@ pub struct Counters {
     pub connections_opened: u64,
     /// The number of connections that are open now.
     pub connections_open: u64,
-    /// How often each command was received, sorted by name.
+    /// How many times each command was received, sorted by name.
     commands: Vec<(String, u64)>,
     /// The last handshake command received.
     pub last_handshake: Option<Document>,
 }
 
 impl Counters {
-    /// Returns how often the command with this name was received.
+    /// Returns how many times the command with this name was received.
     #[must_use]
     pub fn commands(&self, name: &str) -> u64 {
         let found = self.commands.binary_search_by(|(known, _)| known.as_str().cmp(name));

@@ -79,7 +79,7 @@ pub(super) async fn run(monitored: Monitored) {
 /// A monitor at work.
 struct Monitor<'m> {
     monitored: &'m Monitored,
-    /// Opens its connections. It may be replaced by one with other certificates.
+    /// Opens the monitor's connections. May be replaced by an endpoint with different certificates.
     probe: &'m ArcSwap<Endpoint>,
     options: &'m Options,
     /// Whether to stream from servers that support it.

@@ -35,7 +35,7 @@ impl<T> PartialEq for Made<T> {
 
 impl<T> Eq for Made<T> {}
 
-/// The output of rustls is long, and the application's verifier or key may print secrets.
+/// rustls's output is long, and the application's verifier or key may print secrets.
 impl<T> fmt::Debug for Made<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(made by the application)")

@@ -23,7 +23,7 @@ const EXCLUSIVE: [(&str, &str); 7] = [
 pub(super) enum Rejection {
     /// The value is not allowed. The option stays as if it had not been given, unless it protects the connection.
     NotAllowed,
-    /// The value is not percent-encoded. The consequences are the same.
+    /// The value cannot be percent-decoded. The consequences are the same.
     NotDecoded,
     /// Continuing without the option is unsafe, or the specification forbids it.
     Fatal(InvalidOption),

@@ -18,7 +18,7 @@ use super::table::{FLAG, LIMIT, LONG_LIMIT, MAX_LONG, Row, TEXT, row};
 use super::value::Value;
 use crate::pool::options::{MAX_INT, find_name, is_name, text_of};
 
-/// The fields that are not options of connection strings, except maps and the fields of a pool.
+/// The fields that are not connection string options, except maps and the fields of a pool.
 const FIELDS: [Row; 10] = [
     field("srv", "a name in the DNS", |draft, value| {
         put(&mut draft.options.srv, SrvName::parse(&value.text).map(Some).map_err(Rejection::Fatal))
@@ -78,8 +78,8 @@ fn rows() -> impl Iterator<Item = Row> {
 
 /// Reads a connection string, or a map. `Serialize` writes such a map, without its secrets.
 ///
-/// The fields of the map are the options of connection strings, and the additional fields in the
-/// [guide](crate::guide::options#from-files-and-environment-variables). The field `uri` is a connection string that the
+/// The fields of the map are the connection string options, and the additional fields in the
+/// [guide](crate::guide::options#from-files-and-environment-variables). The `uri` field is a connection string that the
 /// other fields complete or override.
 ///
 /// ```
@@ -96,7 +96,7 @@ fn rows() -> impl Iterator<Item = Row> {
 /// let settings: Settings = serde_json::from_str(text)?;
 /// assert_eq!(settings.mongodb.pool.max_pool_size, 50);
 ///
-/// // Environment variables, without their prefix, as the crate `envy` gives them.
+/// // Environment variables, without their prefix, as the `envy` crate gives them.
 /// let variables = [("hosts", "db1.example.com,db2.example.com"), ("replica_set", "rs0"), ("max_connecting", "0")];
 /// let variables = serde::de::value::MapDeserializer::<_, serde_json::Error>::new(variables.into_iter());
 /// let error = Options::deserialize(variables).unwrap_err();

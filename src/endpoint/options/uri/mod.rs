@@ -35,7 +35,7 @@ use value::Value;
 #[cfg(feature = "srv")]
 const TXT_OPTIONS: [&str; 3] = ["authSource", "replicaSet", "loadBalanced"];
 
-/// The length in bytes of the longest text that a TXT record may set. Database names are shorter.
+/// The maximum length, in bytes, of a string that a TXT record may set. Database names are shorter.
 #[cfg(feature = "srv")]
 const MOST_OF_TXT: usize = 255;
 
@@ -47,9 +47,9 @@ impl Options {
     /// connection less protected, as with `tls`, `tlsCAFile`, `tlsCertificateKeyFile` and `proxyHost`. A pool size above
     /// [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS) is refused, too.
     ///
-    /// If an option is given more than once, the last value counts. A `proxy…` option may be given only once, and all
+    /// If an option is given more than once, the last value applies. A `proxy…` option may be given only once, and all
     /// values of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must
-    /// not contain a comma: set a property like that with
+    /// not contain a comma: set such a value with
     /// [`Credential::mechanism_property`](super::Credential::mechanism_property). White space at the end of the string
     /// is left out, with a warning.
     ///
@@ -81,7 +81,7 @@ impl Options {
             reader.read_option(row, value, &mut draft)?;
         }
         let defaults = draft.options;
-        // The texts are shown in errors, and the first text is sent with each authentication.
+        // The strings are shown in errors, and the first one is sent with each authentication.
         for (option, text) in [("authSource", &defaults.auth_source), ("replicaSet", &defaults.replica_set)] {
             let Some(text) = text else { continue };
             if text.len() > MOST_OF_TXT || Printable(text).to_string() != *text {

@@ -1,4 +1,4 @@
-//! The table of all options of connection strings: one row each.
+//! The table of all connection string options: one row each.
 //!
 //! A row gives the option's name, default, allowed values and description, and says how to read it. Every list of
 //! options comes from here: the names that a connection string may have, the secret options, and the messages about
@@ -13,7 +13,7 @@ use super::value::Value;
 use crate::pool::options::{MAX_INT, PoolOption};
 use crate::text::given::nearest;
 
-/// One option of connection strings.
+/// A connection string option.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests compare the documentation's tables with these fields"))]
 #[derive(Clone, Copy)]
 pub(super) struct Row {

@@ -12,7 +12,7 @@ pub(super) fn decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }
 
-/// Returns whether a text consists of characters that occur in option names.
+/// Returns whether the text consists of characters that occur in option names.
 pub(super) fn is_plain(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 64

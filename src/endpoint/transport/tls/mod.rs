@@ -9,9 +9,9 @@
 //! `revocation`, and the OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10. rustls asks every
 //! server for a response and passes it on.
 //!
-//! With the feature `ocsp`, the responders that the certificate names are asked after an inconclusive handshake. This is
-//! not done if `tlsDisableOCSPEndpointCheck` forbids it, or if a proxy is set, which no request may bypass (`responders`;
-//! steps 4 and 7). Their answers are kept until they expire.
+//! With the `ocsp` feature, the responders that the certificate names are asked after an inconclusive handshake. This
+//! is not done if `tlsDisableOCSPEndpointCheck` forbids it, or if a proxy is set, which no request may bypass
+//! (`responders`; steps 4 and 7). Their answers are kept until they expire.
 //!
 //! Revocation lists are not read (steps 5 and 6): the specification only says that a driver SHOULD read them. A resumed
 //! session relies on the check of its first connection.

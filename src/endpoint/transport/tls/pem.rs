@@ -36,7 +36,7 @@ impl fmt::Debug for Section {
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {problem}")]
 pub(super) struct MalformedPem {
-    /// The number of the line, from 1.
+    /// The line number, starting at 1.
     pub line: usize,
     /// What is wrong with it.
     pub problem: &'static str,

@@ -132,7 +132,7 @@ impl Verifier {
         matches!(self.check, Check::Chain { name: true, .. })
     }
 
-    /// Returns whether to accept a certificate that webpki cannot read, such as one of X.509 version 1.
+    /// Returns whether to accept a certificate that webpki cannot read, such as an X.509 version 1 certificate.
     fn accepts_unread(&self, certificate: &CertificateDer<'_>) -> bool {
         matches!(self.check, Check::Nothing) && webpki::EndEntityCert::try_from(certificate).is_err()
     }

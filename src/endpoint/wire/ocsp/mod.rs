@@ -22,7 +22,7 @@ pub use response::OcspResponse;
 
 use element::Hash;
 
-/// The length of the longest response that is read, in bytes. Responses of current authorities have 300 to 5,000 bytes.
+/// The maximum length of a response, in bytes. Responses of current authorities have 300 to 5,000 bytes.
 pub const MAX_LENGTH: usize = 32 * 1024;
 
 /// How far a responder's clock may be ahead of the client's clock, in seconds: a client with a slow clock must not
@@ -121,7 +121,8 @@ impl OcspResponse<'_> {
     /// Returns the status of `certificate`, whose issuer has the key `issuer`, at the time `now`, in seconds since
     /// 1970.
     ///
-    /// If the response has several entries about the certificate, all must be valid at that time, and the worst counts.
+    /// If the response has several entries about the certificate, all must be valid at that time, and the worst status
+    /// applies.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use crate::pool::sync::{UnsafeCell, made_progress, unless_mutant};
 ///
 /// | state | means | is followed by |
 /// | --- | --- | --- |
-/// | that of another ticket | neither has come | waits; or granted, if the granter comes first |
+/// | that of another ticket | neither the waiter nor the granter has come | waits; or granted, if the granter comes first |
 /// | waits | the waiter is parked | granted; or left, under the list's lock |
 /// | granted | the grant is there | over, when the waiter has taken it |
 /// | left | the waiter has left before its ticket was claimed | |

@@ -134,7 +134,7 @@ impl<G> LockedWaitList<G> {
         self.spares.keep(parts)
     }
 
-    /// Returns whether a lane has the largest allowed number of waiters. Only `Waiters` is limited: the check-outs of
+    /// Returns whether a lane has the maximum number of waiters. Only `Waiters` is limited: the check-outs of
     /// the other lanes were in `Waiters` before.
     pub(in crate::pool::core) fn is_full(&self, lane: Lane) -> bool {
         self.is_full_with(lane, self.word(lane))
@@ -146,8 +146,8 @@ impl<G> LockedWaitList<G> {
 
     /// Gives out the next ticket of a lane. The caller must take its seat
     /// ([`WaitList::sit_down`](super::WaitList::sit_down)) as soon as it has released the lock. Returns `None` if
-    /// others have taken the remaining cells in the meantime, which happens only in a lane that has waiters, or if the
-    /// lane is full.
+    /// the lane is full, or if other newcomers have taken the remaining cells in the meantime. The latter happens only
+    /// in a lane that has waiters.
     pub(in crate::pool::core) fn enqueue(&mut self, lane: Lane) -> Option<Seat<G>> {
         let queue = self.lanes.queue(lane);
         let seen = loop {
@@ -382,8 +382,8 @@ impl<G> LaneQueue<G> {
         Gap { first, last }
     }
 
-    /// Returns the first ticket, from `ticket` on and before `end`, that has not left. The ticket before `ticket` has
-    /// not left.
+    /// Returns the first ticket in `ticket..end` that has not left, or `end` if there is none. The ticket before
+    /// `ticket` has not left.
     fn beyond(&self, ticket: Ticket, end: Ticket) -> Ticket {
         if ticket == end || !self.is_left(ticket) {
             return ticket;

@@ -15,7 +15,7 @@
 //! their memory can be freed as soon as their tickets are over.
 //!
 //! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, which the
-//! feature `event-listener-queue` selects, it listens to an event-listener `Event` in its cell. Everything else is the
+//! `event-listener-queue` feature selects, it listens to an event-listener `Event` in its cell. Everything else is the
 //! same.
 //!
 //! # The lock
@@ -66,7 +66,7 @@
 //! - Not claimed, or turned away and not claimed since: it is taken out under the lock, and no granter has claimed its
 //!   ticket. It does not wait for another thread.
 //! - Claimed: a granter has claimed the ticket, and is granting or has granted. The waiter receives the grant. The
-//!   caller drops it, which passes it on.
+//!   caller then drops the grant, which passes it on.
 
 mod cell;
 mod locked;
@@ -282,7 +282,7 @@ impl<G> WaitList<G> {
     pub(super) const BATCH: usize = 16;
     /// The number of tickets after which a newcomer looks ahead.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
-    /// The number of looks after which a newcomer that is waiting for a cell tries the lock.
+    /// The number of checks after which a newcomer that is waiting for a cell tries the lock.
     #[cfg(not(loom))]
     const LOOKS: u32 = 8;
     #[cfg(loom)]
@@ -298,7 +298,7 @@ impl<G> WaitList<G> {
         self.locked.lock()
     }
 
-    /// Returns the number of waiters, not counting openers. Includes some that have already left.
+    /// Returns the number of waiters, not counting openers. It may include waiters that have already left.
     pub(super) fn span(&self) -> u32 {
         Lane::OF_PERMITS.into_iter().map(|lane| self.lanes.queue(lane).tickets.peek().span()).sum()
     }
@@ -495,7 +495,7 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Takes the grant if it has come; otherwise replaces the waker if it changed. The waiter is queued.
+    /// Takes the grant if it has come; otherwise replaces the waker if it changed. The waiter must be in the queue.
     #[inline]
     pub(super) fn poll(&self, waiter: &mut Waiter<G>, context: &mut Context<'_>) -> Poll<G> {
         let seat = waiter.seat.as_ref().expect("BUG: a check-out waits without a seat");
@@ -532,7 +532,7 @@ impl<G> WaitList<G> {
     }
 
     /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. The waiter
-    /// is queued.
+    /// must be in the queue.
     pub(super) fn leave(&self, waiter: &mut Waiter<G>, settle: impl FnOnce(&LockedWaitList<G>)) -> Option<G> {
         if let Some(grant) = waiter.take() {
             return Some(grant);

@@ -146,7 +146,7 @@ pub(super) struct Parts<G> {
     upper: Option<Box<Upper<G>>>,
 }
 
-/// The missing parts for installing a segment.
+/// The parts that are missing before a segment can be installed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lack {
     segment: bool,
@@ -170,7 +170,7 @@ impl<G> Parts<G> {
     }
 }
 
-/// In a saturated pool, segments come and go alternately. A few spare segments absorb irregularities.
+/// In a saturated pool, segments are installed and removed in turn. A few spare segments absorb the irregularities.
 const SPARES: usize = 2;
 
 pub(super) struct Spares<G> {

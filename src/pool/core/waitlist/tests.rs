@@ -237,7 +237,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
     assert!(segments(&list, Lane::Waiters) <= FEW);
 }
 
-/// Segments that are over are removed on the way, without maintenance.
+/// Segments that are over are removed along the way, without maintenance.
 #[test]
 fn segments_are_given_back_on_the_way() {
     const WAITERS: usize = 10_000;
@@ -303,7 +303,7 @@ fn segments_come_and_go_behind_a_waiter_that_stays() {
     assert_eq!(waiters[100].take(), Some(7));
 }
 
-/// At this point, each remaining waiter has its own segment.
+/// By the time that the waiters are served, each remaining waiter has its own segment.
 #[test]
 fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
     let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(5 + 4 * SIZE as usize));

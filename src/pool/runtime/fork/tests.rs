@@ -19,8 +19,8 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 /// Runs a function in a forked child. Returns the child's exit code, which is 0 if the function succeeds. If the child
 /// hung and a signal ended it, returns the signal's negated number.
 ///
-/// The function must not start a thread. Starting a thread takes a global lock of `std`, which the thread of another
-/// test may hold at the fork.
+/// The function must not start a thread. Starting a thread takes a global lock of `std`, which another test's thread
+/// may hold at the time of the fork.
 #[allow(unsafe_code)]
 pub(crate) fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
     // SAFETY: only this thread continues in the child. It calls only `run` and `_exit`, and never returns. The C

@@ -103,7 +103,7 @@ fn is_local(address: IpAddr) -> bool {
     address.is_loopback() || AGENTS.contains(&address)
 }
 
-/// Returns the value of the header `Authorization`. A file is read each time, because its owner renews it.
+/// Returns the value of the `Authorization` header. A file is read each time, because its owner renews it.
 async fn token(cloud: &CloudEnvironment) -> Result<Option<Secret>, Unavailable> {
     let (name, token) = match cloud.variable(TOKEN_FILE) {
         Some(file) => (TOKEN_FILE, read_token(TOKEN_FILE, file).await?),
