@@ -8,7 +8,8 @@
 //! A queue is not measured if it ends before the pool has served as many waiters as it has connections. Connections
 //! often come back together, for example after a tick of a timer, and most of them then find no waiter. Such a queue
 //! would make the pool seem too slow. But if no waiter was served at all, the queue's time does count, because the pool
-//! may have stalled.
+//! may have stalled. A short queue that was served at more than four times the known pace counts as well: after a stall,
+//! all queues may be short, because check-outs that find a waiter are refused.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
@@ -73,11 +74,14 @@ impl Pace {
         }
         let [time, before] = [0, 1].map(|of| self.began[of].load(StatisticOrdering::Relaxed));
         let served = self.served.load(StatisticOrdering::Relaxed).saturating_sub(before);
-        if (1..connections.into()).contains(&served) {
+        let stopped = self.time(now);
+        let known = f64::from_bits(self.measured.load(StatisticOrdering::Relaxed));
+        let is_much_faster = 4.0 * (stopped.saturating_sub(time) as f64) < served as f64 * known;
+        if (1..connections.into()).contains(&served) && !is_much_faster {
             self.served.fetch_sub(served, StatisticOrdering::Relaxed);
             self.clock.store(time, StatisticOrdering::Relaxed);
         } else {
-            self.clock.store(self.time(now), StatisticOrdering::Relaxed);
+            self.clock.store(stopped, StatisticOrdering::Relaxed);
         }
     }
 
@@ -162,6 +166,27 @@ mod tests {
         now += 24 * MS;
         pace.stop(now, 4);
         assert_eq!(pace.nanos(now, 4, false), Some(5e6));
+    }
+
+    #[test]
+    fn pace_falls_after_a_stall_although_all_later_queues_are_short() {
+        let (pace, mut now) = (Pace::default(), 0);
+        pace.start(now);
+        serve(&pace, &mut now, 200, MS);
+        assert_eq!(pace.nanos(now, 10, false), Some(1e6));
+        pace.stop(now, 10);
+        pace.start(now);
+        now += 5_000 * MS;
+        pace.stop(now, 10);
+        assert!(pace.nanos(now, 10, false) > Some(20e6), "the stall does not show");
+        for _ in 0..1_000 {
+            now += MS;
+            pace.start(now);
+            serve(&pace, &mut now, 1, MS);
+            pace.nanos(now, 10, false);
+            pace.stop(now, 10);
+        }
+        assert!(pace.nanos(now, 10, false) < Some(2e6), "{:?}", pace.nanos(now, 10, false));
     }
 
     #[test]
