@@ -222,7 +222,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core/perished.rs",
         edits: &[Edit {
             within: "fn give_up",
-            right: "held.slot().set_stamp(Stamp { live: false, ..held.slot().stamp() });",
+            right: "held.slot().give_up();",
             wrong: "let _ = held;",
         }],
     },

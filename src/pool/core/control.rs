@@ -64,20 +64,37 @@ impl<E: Environment> Core<E> {
         true
     }
 
-    /// Returns whether more connections exist than `maxPoolSize` allows, as after a resize.
-    pub(super) fn has_surplus(&self) -> bool {
-        self.attention.includes(Reason::Surplus) && self.has_surplus_still()
+    /// Returns whether more connections are open or being opened than `maxPoolSize` allows, as after a resize.
+    fn has_surplus(&self) -> bool {
+        self.attention.includes(Reason::Surplus) && self.has_surplus_still(None)
+    }
+
+    /// If the connection is surplus, gives it up, and returns whether it is. The caller then closes it.
+    pub(super) fn gives_up_as_surplus(&self, held: Held<E>) -> bool {
+        self.attention.includes(Reason::Surplus) && self.has_surplus_still(Some(held))
     }
 
     #[cold]
-    fn has_surplus_still(&self) -> bool {
+    fn has_surplus_still(&self, to_be_given_up: Option<Held<E>>) -> bool {
         // The sizes change under this lock. As long as they do not change, a number within the limit stays within it.
         let _registry = self.registry.lock();
-        let is_surplus = self.capacity.load().total > self.limits().total;
-        if !is_surplus {
+        let most = self.limits().total;
+        if self.capacity.load().total <= most {
             self.attention.remove(Reason::Surplus);
+            return false;
         }
-        is_surplus
+        // The total also counts the connections that are being closed.
+        let has_surplus = self.live() > most;
+        if let (true, Some(held)) = (has_surplus, to_be_given_up) {
+            // From here on, no other thread counts the connection, so each closes a different surplus connection.
+            held.slot().give_up();
+        }
+        has_surplus
+    }
+
+    /// Counts the connections that exist and are not about to be closed. Looks at all slots.
+    pub(super) fn live(&self) -> u32 {
+        self.slab.iter().filter(|slot| slot.stamp().live).count() as u32
     }
 
     /// Closes available connections while there are more connections than `maxPoolSize` allows.
@@ -87,8 +104,7 @@ impl<E: Environment> Core<E> {
     pub(super) fn trim(&self) {
         while self.has_surplus() {
             let Popped::Slot(slot) = self.take_any() else { return };
-            let held = Held::new(self, slot);
-            held.retire(held.stale_reason());
+            Held::new(self, slot).make_available(self.preferred_shard());
         }
     }
 

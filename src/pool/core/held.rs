@@ -137,7 +137,7 @@ impl<E: Environment> Held<E> {
     /// closes it if it is stale, surplus, or needed by another pool of the budget.
     #[inline(never)]
     pub(super) fn make_available(self, shard: &Shard) {
-        if self.core().has_surplus() {
+        if self.core().gives_up_as_surplus(self) {
             return self.retire_stale();
         }
         if self.is_asked_for() {

@@ -14,7 +14,7 @@
 //!
 //! [`Core::give_up`] decides under the registry's lock, one connection at a time, so two threads cannot both close the
 //! one connection that the pool can spare. With as many connections as `maxPoolSize` or the budget allows, none of them
-//! pending, there is no capacity for a replacement. Then the worn connection is closed first.
+//! pending or being closed, there is no capacity for a replacement. Then the worn connection is closed first.
 //!
 //! A check-out still closes a connection that has been idle for too long, as the specification requires. Until it is
 //! replaced, a connection whose lifetime is over can be checked out.
@@ -103,13 +103,15 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns whether the pool can spare an established connection: either the pool does not need it, or has no capacity
-    /// to open a replacement first. The caller holds the registry's lock, or only needs a guess.
+    /// to open a replacement first and no connection is being closed, which would free some. The caller holds the registry's lock, or only needs a guess.
     pub(super) fn can_spare_one(&self) -> bool {
         let counts = self.capacity.load();
         self.min_pool_size() == 0
             || self.state.load().phase != Phase::Ready
             || self.established() > self.min_pool_size()
-            || (counts.pending == 0 && (counts.total >= self.limits().total || self.lacks_budget()))
+            || (counts.pending == 0
+                && (counts.total >= self.limits().total || self.lacks_budget())
+                && counts.total == self.live())
     }
 
     /// Counts the established connections that are not about to be closed. Looks at all slots.
@@ -125,7 +127,7 @@ impl<E: Environment> Core<E> {
         let can_spare = self.can_spare_one();
         if can_spare {
             // From here on, no other thread counts the connection as established.
-            held.slot().set_stamp(Stamp { live: false, ..held.slot().stamp() });
+            held.slot().give_up();
         }
         can_spare
     }

@@ -232,6 +232,13 @@ impl<C> Slot<C> {
         self.stamp.store(stamp.pack(), Ordering::Relaxed);
     }
 
+    /// Marks the connection as given up: its owner is about to close it, so it no longer counts as live. Called under the
+    /// registry's lock.
+    pub(super) fn give_up(&self) {
+        // Relaxed: the lock orders it.
+        self.stamp.fetch_and(!Stamp::LIVE, Ordering::Relaxed);
+    }
+
     /// Marks the connection as established. Returns the previous stamp, including any mark of interruption.
     pub(super) fn set_established(&self) -> Stamp {
         // Relaxed: only the mark counts here. The drop of the `Pending` acquires the stamp again before it reads the

@@ -112,6 +112,29 @@ impl Establish for Mock {
     }
 }
 
+/// Opens connections at once, and closes each in a second.
+pub struct SlowToClose;
+
+impl Establish for SlowToClose {
+    type Connection = ();
+
+    async fn establish(&self, _: Establishing) -> Result<(), EstablishError> {
+        Ok(())
+    }
+
+    async fn close(&self, (): ()) {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+}
+
+/// Returns a ready pool whose connections take a second to close, and all its events.
+pub fn slow_to_close(options: PoolOptions) -> (Pool<SlowToClose>, Log) {
+    let log = Log::default();
+    let pool = Pool::builder("slow", SlowToClose).options(options).subscriber(log.subscriber()).build().unwrap();
+    pool.ready();
+    (pool, log)
+}
+
 /// The events of a pool, as one short line each.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<String>>>);

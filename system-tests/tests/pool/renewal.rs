@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, advance, sleep};
 use wharf::{BackgroundInterval, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
-use super::mock::{Log, settle};
+use super::mock::{Log, settle, slow_to_close};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -114,6 +114,19 @@ async fn full_pool_closes_a_connection_before_it_opens_the_next() {
     assert_eq!(most, 3);
     assert!(log.count("ConnectionClosed") >= 12, "{:?}", log.lines());
     assert!(pool.status().available >= 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_pool_closes_one_connection_at_a_time_even_if_a_close_takes_long() {
+    let options = PoolOptions::default().min_pool_size(3).max_pool_size(3).max_lifetime(10 * SECOND);
+    let (pool, log) = slow_to_close(options.background_interval(BackgroundInterval::Every(200 * MS)));
+    pool.warm_up(3, |_| ()).await.unwrap();
+    sleep(9 * SECOND).await;
+    for _ in 0..50 {
+        sleep(100 * MS).await;
+        assert!(pool.status().available >= 2, "{:?}", pool.status());
+    }
+    assert_eq!((log.count("ConnectionClosed"), log.count("ConnectionCreated")), (3, 6));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wharf::{Pool, PoolOptions};
 
-use super::mock::{Attempt, Mock, counts, poll_once, pool, settle};
+use super::mock::{Attempt, Mock, counts, poll_once, pool, settle, slow_to_close};
 
 fn resize(pool: &Pool<Mock>, max: u32) {
     pool.resize(|options| options.max_pool_size(max)).unwrap();
@@ -100,6 +100,20 @@ async fn pool_that_shrinks_closes_what_is_idle_at_once_and_the_rest_when_it_come
     let hits = pool.metrics().check_outs.hits;
     drop(pool.check_out().await.unwrap());
     assert_eq!(pool.metrics().check_outs.hits, hits + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_that_shrinks_closes_no_more_than_the_surplus_if_a_close_takes_long() {
+    let (pool, log) = slow_to_close(PoolOptions::default());
+    pool.warm_up(10, |_| ()).await.unwrap();
+    let held = pool.check_out().await.unwrap();
+    pool.resize(|options| options.max_pool_size(9)).unwrap();
+    assert_eq!((log.count("ConnectionClosed"), pool.status().total), (1, 10));
+    drop(held);
+    settle().await;
+    assert_eq!((log.count("ConnectionClosed"), pool.status().available), (1, 9));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((log.count("ConnectionClosed"), pool.status().total), (1, 9));
 }
 
 #[tokio::test(start_paused = true)]

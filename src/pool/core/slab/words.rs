@@ -42,6 +42,7 @@ pub(in crate::pool::core) struct Stamp {
 }
 
 impl Stamp {
+    pub(super) const LIVE: u64 = 1;
     pub(super) const PENDING: u64 = 1 << 1;
     pub(super) const WATCHED: u64 = 1 << 3;
 
@@ -57,7 +58,7 @@ impl Stamp {
     #[inline]
     pub(super) fn unpack(word: u64) -> Self {
         Self {
-            live: word & 1 == 1,
+            live: word & Self::LIVE != 0,
             pending: word & Self::PENDING != 0,
             interrupted: word >> 2 & 1 == 1,
             watched: word & Self::WATCHED != 0,
