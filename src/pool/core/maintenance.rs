@@ -88,6 +88,16 @@ impl<E: Environment> Core<E> {
         self.create_towards(wanted, |_| false)
     }
 
+    /// Returns the number of open connections, whether available or in use. Closes stale available connections, and does
+    /// not count connections that are being closed.
+    pub fn count_open(&self) -> u32 {
+        self.close_stale(usize::MAX);
+        // Another thread that is closing stale connections has given them up under this lock.
+        let _registry = self.registry.lock();
+        let is_open = |stamp: Stamp| stamp.live && !stamp.pending;
+        self.slab.iter().filter(|slot| is_open(slot.stamp())).count() as u32
+    }
+
     /// Creates a connection if there are fewer than this number. Leaves the last permit to check-outs if
     /// `spares_a_permit` returns `true` for the number of connections.
     fn create_towards(self: &Arc<Self>, wanted: u32, spares_a_permit: impl Fn(u32) -> bool) -> Option<Pending<E>> {
@@ -123,6 +133,7 @@ impl<E: Environment> Core<E> {
         let stale = {
             let mut registry = self.registry.lock();
             let stale = registry.take_stale(&self.slab, most);
+            stale.iter().for_each(|index| self.slab.slot(*index).give_up());
             // Relaxed: under the lock. The count falls before the connections are closed. So a check-out that finds
             // nothing to close here queues up, instead of spinning until this call is done, and is granted the permit
             // that this call gives back.

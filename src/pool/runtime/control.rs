@@ -153,7 +153,8 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Opens connections until this many, or `maxPoolSize`, are open. Calls `progress` with the number of open
-    /// connections at the start and whenever it has changed.
+    /// connections at the start and whenever it has changed. Closes stale available connections first, for instance
+    /// after [`renew`](Self::renew).
     ///
     /// At most `maxConnecting` connections are opened at a time. Connections in use count, and so do connections that
     /// check-outs open in the meantime; check-outs come first. This call ends sooner if the pool's [`Budget`] is used up.
@@ -189,8 +190,7 @@ impl<E: Establish> Pool<E> {
         let _warm_up = core.begin_warm_up();
         let (mut openings, mut told) = (Vec::new(), None);
         // The connections that were open at first, and those that this call opened. Idle ones may be closed meanwhile.
-        let (status, mut opened) = (core.status(), 0);
-        let open_at_first = status.total - status.pending;
+        let (open_at_first, mut opened) = (core.count_open(), 0);
         loop {
             // Listens before it reads the status, so that later changes are announced.
             let mut change = core.environment().population.listen();
@@ -202,8 +202,7 @@ impl<E: Establish> Pool<E> {
                 let home = home.ok_or_else(|| NoRuntimeError::of(core.address()))?;
                 openings.push(home.handle().spawn(fork::own(open(Arc::clone(core), pending, None, false))));
             }
-            let status = core.status();
-            let open = status.total - status.pending;
+            let (status, open) = (core.status(), core.count_open());
             if told.replace(open) != Some(open) {
                 progress(open);
             }

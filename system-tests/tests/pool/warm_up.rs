@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wharf::{BackgroundInterval, CheckOutError, PoolOptions, Stage};
 
-use super::mock::{Attempt, Mock, counts, poll_once, pool, settle};
+use super::mock::{Attempt, Mock, counts, poll_once, pool, settle, slow_to_close};
 
 #[tokio::test(start_paused = true)]
 async fn warm_up_opens_as_many_at_a_time_as_allowed_and_tells_its_progress() {
@@ -109,4 +109,20 @@ async fn warm_up_that_is_dropped_leaves_its_openings_to_the_pool() {
     mock.let_one_in();
     settle().await;
     assert_eq!(counts(&pool), (2, 0, 2, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_up_after_a_renewal_replaces_all_connections() {
+    let options = PoolOptions::default().max_pool_size(5).background_interval(BackgroundInterval::Never);
+    let (pool, log) = pool(options.clone(), &Mock::new([]));
+    pool.warm_up(5, |_| ()).await.unwrap();
+    pool.renew();
+    pool.warm_up(5, |_| ()).await.unwrap();
+    assert_eq!((counts(&pool), log.count("ConnectionCreated")), ((5, 0, 5, 0, 0), 10));
+
+    let (pool, _log) = slow_to_close(options);
+    pool.warm_up(5, |_| ()).await.unwrap();
+    pool.renew();
+    pool.warm_up(5, |_| ()).await.unwrap();
+    assert_eq!(pool.status().available, 5, "connections that were being closed counted");
 }
