@@ -59,6 +59,8 @@ impl<E: Establish> Pool<E> {
     }
 }
 
+const INTERVAL: Duration = Duration::from_millis(100);
+
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -71,7 +73,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread. Polls it when it is woken, and at these instants.
+/// Runs a future to its end on this thread. Polls it when it is woken, and at these instants. After the last of them, it
+/// polls every [`INTERVAL`], because an opening may have put a limit off.
 fn run<F: Future>(future: F, instants: &[Option<Instant>]) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
@@ -83,6 +86,7 @@ fn run<F: Future>(future: F, instants: &[Option<Instant>]) -> F::Output {
         }
         match instants.iter().flatten().filter(|at| **at > now).min() {
             Some(next) => thread::park_timeout(next.saturating_duration_since(Instant::now())),
+            None if instants.iter().any(Option::is_some) => thread::park_timeout(INTERVAL),
             None => thread::park(),
         }
     }

@@ -37,7 +37,7 @@ pub(super) struct TimeLimits {
     begun: Instant,
     /// When the whole check-out times out, and under which limit.
     whole: Option<(Instant, TimeLimit)>,
-    /// When the check-out times out if it is still in the queue.
+    /// When the check-out times out if it is still in the queue, or checks a connection.
     queue: Option<Instant>,
     /// Whether the caller polls the check-out at each of these instants, so that no timer is needed.
     by_caller: bool,
@@ -68,7 +68,12 @@ impl TimeLimits {
         Self { whole, by_caller: true, ..self }
     }
 
-    /// Returns the instants at which the check-out may time out.
+    /// Puts the limit in the queue off by the time that an opening took, which does not count.
+    fn put_off(&mut self, opening_took: Duration) {
+        self.queue = self.queue.and_then(|at| at.checked_add(opening_took));
+    }
+
+    /// Returns the instants at which the check-out may time out, if it does not open a connection.
     pub(super) fn instants(&self) -> [Option<Instant>; 2] {
         [self.queue, self.whole.map(|(at, _)| at)]
     }
@@ -121,7 +126,11 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Waits for a grant, unless the check-out already has one, and returns the connection that the grant leads to.
-    async fn obtain(&self, mut grant: Option<Grant<TokioEnvironment<E>>>, limits: TimeLimits) -> opening::Acquired<E> {
+    async fn obtain(
+        &self,
+        mut grant: Option<Grant<TokioEnvironment<E>>>,
+        mut limits: TimeLimits,
+    ) -> opening::Acquired<E> {
         let core = &self.core;
         if grant.is_none() {
             self.resumed(&limits).await?;
@@ -148,11 +157,15 @@ impl<E: Establish> Pool<E> {
                     });
                 }
                 Grant::Connection(idle) => return Ok(idle),
-                Grant::Permit(permit) => match self.open(permit, &limits).await {
-                    Opened::Ended(outcome) => return outcome,
-                    Opened::Returned(idle) => grant = Some(Grant::Connection(idle)),
-                    Opened::RuntimeEnded => {}
-                },
+                Grant::Permit(permit) => {
+                    let begun = Instant::now();
+                    match self.open(permit, &limits).await {
+                        Opened::Ended(outcome) => return outcome,
+                        Opened::Returned(idle) => grant = Some(Grant::Connection(idle)),
+                        Opened::RuntimeEnded => {}
+                    }
+                    limits.put_off(begun.elapsed());
+                }
                 Grant::Refused(refusal) => return Err(core.refused(*refusal)),
             }
         }

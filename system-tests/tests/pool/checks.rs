@@ -330,3 +330,37 @@ async fn policy_is_refused_for_connections_without_a_check() {
     let never = one_connection().check_before_use(CheckBeforeUse::Never);
     assert!(super::mock::builder(&super::mock::Mock::new([])).options(never).build().is_ok());
 }
+
+/// Opens a connection in 300 ms. A check takes two polls.
+struct SlowToOpen;
+
+impl Establish for SlowToOpen {
+    type Connection = ();
+    const HAS_CHECK: bool = true;
+
+    async fn establish(&self, _: Establishing) -> Result<(), EstablishError> {
+        tokio::time::sleep(3 * SECOND / 10).await;
+        Ok(())
+    }
+
+    async fn check(&self, (): &mut ()) -> CheckResult {
+        yield_now().await;
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_of_an_opening_does_not_count_when_a_returned_connection_is_checked() {
+    let log = Log::default();
+    let options = PoolOptions::default().check_before_use(CheckBeforeUse::Always).wait_queue_timeout(SECOND / 10);
+    let builder = Pool::builder("slow", SlowToOpen).options(options).subscriber(log.subscriber());
+    let pool = builder.tokio_clock(true).build().unwrap();
+    pool.ready();
+    let held = pool.check_out().await.unwrap();
+    let mut opens = pin!(pool.check_out());
+    assert!(poll_once(opens.as_mut()).await.is_none());
+    advance(3 * SECOND / 20).await;
+    drop(held);
+    assert_eq!(opens.await.unwrap().id(), 1);
+    assert_eq!(log.count("ConnectionClosed"), 0);
+}
