@@ -331,7 +331,17 @@ impl<E: Environment> Core<E> {
                 Queued::Waits { seat, to_be_served }
             }
             None if queue.is_full(lane) => {
+                // If no check-out may wait, the first asks for a place of the budget here.
+                let is_first = queue.first_waiting_lane().is_none();
+                let admitted = is_first && self.is_budgeted() && self.admit_first(self.limits()).is_ok();
                 self.settle(&queue);
+                drop(queue);
+                if admitted {
+                    return Queued::Granted(Grant::Permit(Permit::new(self.clone())));
+                }
+                if is_first {
+                    self.settle_budget();
+                }
                 Queued::Full
             }
             // Other newcomers, which joined without the lock, took the cells.

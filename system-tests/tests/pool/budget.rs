@@ -336,3 +336,16 @@ async fn no_pool_starves_under_a_budget_smaller_than_their_number() {
     assert!(served.iter().all(|served| (fair * 9 / 10..=fair * 11 / 10).contains(served)), "{served:?} of {fair}");
     load.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn check_out_may_open_a_connection_although_no_check_out_may_wait() {
+    let budget = budget(2);
+    let (pool, log) = of(builder(&Mock::new([Attempt::Held; 2])).max_waiting(Some(0)), &budget);
+    let (mut first, mut second, mut third) = (pin!(pool.check_out()), pin!(pool.check_out()), pin!(pool.check_out()));
+    assert!(poll_once(first.as_mut()).await.is_none());
+    assert!(poll_once(second.as_mut()).await.is_none(), "refused although a place is free");
+    settle().await;
+    assert_eq!((log.count("ConnectionCreated"), used(&budget)), (2, (2, 0)));
+    assert!(matches!(poll_once(third.as_mut()).await, Some(Err(CheckOutError::WaitQueueFull(_)))));
+    assert_eq!(used(&budget), (2, 0), "the refused check-out has left the pool in the queue");
+}
