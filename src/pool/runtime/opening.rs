@@ -186,8 +186,7 @@ async fn establish<E: Establish>(
     in_background: bool,
 ) -> Result<Established<TokioEnvironment<E>>, Failed<E>> {
     let (connection_id, generation) = (pending.id(), pending.generation());
-    // The token is shared with the `Establishing`, which the establisher may keep longer than this function keeps the
-    // token.
+    // The `Establishing` has only a weak reference, because the establisher may keep it after this future is dropped.
     let shared = Arc::new(Mutex::new(Some(pending)));
     let locked = |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
     let stages = Arc::new(StageTimes::default());
@@ -198,8 +197,9 @@ async fn establish<E: Establish>(
         in_background,
         stages.clone(),
         Box::new({
-            let shared = shared.clone();
+            let shared = Arc::downgrade(&shared);
             move |service_id| {
+                let Some(shared) = shared.upgrade() else { return };
                 if let Some(pending) = &*shared.lock().unwrap_or_else(PoisonError::into_inner) {
                     pending.identify(service_id);
                 }

@@ -4,8 +4,8 @@ use std::future::{Future, pending};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::time::Duration;
 
@@ -349,4 +349,29 @@ fn cause_of_a_clear_is_dropped_under_no_lock() {
     });
     is_done.recv_timeout(Duration::from_secs(60)).expect("the cause was dropped under a lock");
     drop(ManuallyDrop::into_inner(runtime));
+}
+
+/// Keeps what it was asked to open, and panics.
+#[derive(Clone, Default)]
+struct Keeping(Arc<Mutex<Vec<Establishing>>>);
+
+impl Establish for Keeping {
+    type Connection = ();
+
+    async fn establish(&self, connecting: Establishing) -> Result<(), EstablishError> {
+        self.0.lock().unwrap().push(connecting);
+        panic!("establishing was told to panic")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn establisher_that_panics_keeps_no_capacity() {
+    let keeping = Keeping::default();
+    let pool = Pool::builder("here:1", keeping.clone()).build().unwrap();
+    pool.ready();
+    for failed in 1..=4 {
+        assert!(matches!(pool.check_out().await, Err(CheckOutError::Establish(_))));
+        settle().await;
+        assert_eq!((keeping.0.lock().unwrap().len(), pool.status().total), (failed, 0));
+    }
 }
