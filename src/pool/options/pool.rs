@@ -73,12 +73,13 @@ macro_rules! pool_options {
             /// [`Endpoint`](crate::Endpoint) has no check, because its connections notice that the server has closed
             /// them. Not part of connection strings.
             pub check_before_use: Option<CheckBeforeUse>,
-            /// How long a connection may exist, with a resolution of a tenth of a second. Zero, the default, means no
-            /// limit.
+            /// How long a connection may exist. Zero, the default, means no limit.
             ///
-            /// A connection in use is not disturbed: it is closed when it comes back. Up to `minPoolSize` connections
-            /// are replaced before they are closed, and can be checked out until then, unless the pool already has
-            /// `maxPoolSize` connections. The reason in the event is "idle". Not part of connection strings.
+            /// An idle connection past its lifetime is closed at the next round of maintenance (`background_interval`), and
+            /// can be checked out until then. A connection in use is not disturbed: it is closed when it comes back. Up to
+            /// `minPoolSize` connections are replaced before they are closed, and can be checked out until then, unless the
+            /// pool already has `maxPoolSize` connections. The reason in the event is "idle". Not part of connection
+            /// strings.
             pub max_lifetime: Duration,
             /// The largest amount, in percent, by which each connection's idle time and lifetime are shortened. Default
             /// 0.

@@ -137,9 +137,10 @@ pub trait Establish: Send + Sync + 'static {
     /// connection becomes available; any other is closed with the reason "error". The pool does not limit the time of a
     /// drain, so the implementation must.
     ///
-    /// A check-out never waits for a drain to succeed. If a check-out would have to wait for capacity, the pool drops
+    /// A check-out never waits for a drain to succeed if it lacks only capacity under `maxPoolSize`: the pool then drops
     /// the future of the oldest drain and [closes](Self::close) its connection. The check-out gets the capacity once
-    /// the connection is closed. The pool gives up one drain at a time.
+    /// the connection is closed. The pool gives up one drain at a time. For a place of a [`Budget`](crate::Budget), the
+    /// pool gives up no drain.
     ///
     /// # Cancel safety
     ///
