@@ -7,8 +7,12 @@
 //!
 //! Both deserializers give a visitor the same values. Fields that the application's type ignores are skipped here
 //! without a check.
+//!
+//! An application's type may swallow an error, and use a default value instead. So this module also notes that it gave
+//! up, and [`read`] gives up even if the type's own result is a value.
 
 use std::any::type_name;
+use std::cell::Cell;
 use std::fmt::Display;
 use std::str;
 
@@ -24,7 +28,28 @@ use crate::endpoint::wire::nesting::MOST_LEVELS;
 
 /// Reads a document, or gives up.
 pub(super) fn read<'de, T: Deserialize<'de>>(document: &'de RawDocument) -> Result<T, Unusual> {
-    T::deserialize(Value { kind: ElementType::EmbeddedDocument, bytes: document.as_bytes(), level: 1 })
+    let attempt = Attempt::default();
+    let kind = ElementType::EmbeddedDocument;
+    let value = T::deserialize(Value { kind, bytes: document.as_bytes(), level: 1, attempt: &attempt })?;
+    match attempt.gave_up.get() {
+        true => Err(Unusual),
+        false => Ok(value),
+    }
+}
+
+/// An attempt to read a document.
+#[derive(Default)]
+struct Attempt {
+    gave_up: Cell<bool>,
+}
+
+impl Attempt {
+    /// Returns the error, after noting it in case the application's type swallows it.
+    #[cold]
+    fn give_up(&self) -> Unusual {
+        self.gave_up.set(true);
+        Unusual
+    }
 }
 
 /// The document contains an error, or something that only bson's deserializer can read. There are no details, because
@@ -40,59 +65,68 @@ impl Error for Unusual {
 }
 
 /// A value in a document, not yet read.
-struct Value<'de> {
+struct Value<'a, 'de> {
     kind: ElementType,
     bytes: &'de [u8],
     /// The nesting level of the value, if it is a document or an array.
     level: usize,
+    attempt: &'a Attempt,
 }
 
-impl<'de> Value<'de> {
+impl<'a, 'de> Value<'a, 'de> {
+    fn give_up<T>(&self) -> Result<T, Unusual> {
+        Err(self.attempt.give_up())
+    }
+
     fn fixed<const N: usize>(&self) -> Result<[u8; N], Unusual> {
-        self.bytes.try_into().map_err(|_| Unusual)
+        self.bytes.try_into().map_err(|_| self.attempt.give_up())
     }
 
     fn text(&self) -> Result<&'de str, Unusual> {
         match self.bytes {
-            [_, _, _, _, text @ .., 0] => str::from_utf8(text).map_err(|_| Unusual),
-            _ => Err(Unusual),
+            [_, _, _, _, text @ .., 0] => str::from_utf8(text).map_err(|_| self.attempt.give_up()),
+            _ => self.give_up(),
         }
     }
 
-    fn elements(&self) -> Result<Elements<'de>, Unusual> {
+    fn elements(&self) -> Result<Elements<'a, 'de>, Unusual> {
         match self.bytes {
             // The length field is right, because it determined how many bytes belong to this value.
             [_, _, _, _, rest @ .., 0] if self.level <= MOST_LEVELS => {
-                Ok(Elements { rest, value: None, level: self.level + 1 })
+                Ok(Elements { rest, value: None, level: self.level + 1, of_struct: false, attempt: self.attempt })
             }
-            _ => Err(Unusual),
+            _ => self.give_up(),
         }
     }
 }
 
 /// The unread elements of a document or array.
-struct Elements<'de> {
+struct Elements<'a, 'de> {
     rest: &'de [u8],
     /// The value that belongs to the last key read.
-    value: Option<Value<'de>>,
+    value: Option<Value<'a, 'de>>,
     /// The nesting level of documents and arrays among the values.
     level: usize,
+    /// Whether the keys are compared with the fields of a struct, and not kept.
+    of_struct: bool,
+    attempt: &'a Attempt,
 }
 
-impl<'de> Elements<'de> {
+impl<'a, 'de> Elements<'a, 'de> {
     #[inline]
-    fn next(&mut self) -> Result<Option<(&'de [u8], Value<'de>)>, Unusual> {
+    fn next(&mut self) -> Result<Option<(&'de [u8], Value<'a, 'de>)>, Unusual> {
         if self.rest.is_empty() {
             return Ok(None);
         }
-        let ((name, kind, bytes), rest) = element::next(self.rest).ok_or(Unusual)?;
+        let attempt = self.attempt;
+        let ((name, kind, bytes), rest) = element::next(self.rest).ok_or_else(|| attempt.give_up())?;
         self.rest = rest;
-        let kind = ElementType::from(kind).ok_or(Unusual)?;
-        Ok(Some((name, Value { kind, bytes, level: self.level })))
+        let kind = ElementType::from(kind).ok_or_else(|| attempt.give_up())?;
+        Ok(Some((name, Value { kind, bytes, level: self.level, attempt })))
     }
 }
 
-impl<'de> Deserializer<'de> for Value<'de> {
+impl<'de> Deserializer<'de> for Value<'_, 'de> {
     type Error = Unusual;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unusual> {
@@ -107,12 +141,12 @@ impl<'de> Deserializer<'de> for Value<'de> {
             ElementType::Boolean => match self.bytes {
                 [0] => visitor.visit_bool(false),
                 [1] => visitor.visit_bool(true),
-                _ => Err(Unusual),
+                _ => self.give_up(),
             },
             ElementType::Binary => match self.bytes {
                 // The generic subtype.
                 [_, _, _, _, 0, bytes @ ..] => visitor.visit_borrowed_bytes(bytes),
-                _ => Err(Unusual),
+                _ => self.give_up(),
             },
             ElementType::ObjectId => {
                 let id = self.fixed()?;
@@ -128,7 +162,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
                     false => Extended { keys: ["$date", "$numberLong"].iter(), value: Leaf::Text(time.to_string()) },
                 })
             }
-            _ => Err(Unusual),
+            _ => self.give_up(),
         }
     }
 
@@ -146,10 +180,23 @@ impl<'de> Deserializer<'de> for Value<'de> {
         }
     }
 
+    /// A struct with a flattened field calls `deserialize_map`, because it keeps keys.
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Unusual> {
+        match self.kind {
+            ElementType::EmbeddedDocument => visitor.visit_map(Elements { of_struct: true, ..self.elements()? }),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
     /// The names that begin with `$` are bson's own, for types that only its deserializer knows.
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Unusual> {
         match name.starts_with('$') {
-            true => Err(Unusual),
+            true => self.give_up(),
             false => visitor.visit_newtype_struct(self),
         }
     }
@@ -162,7 +209,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
     ) -> Result<V::Value, Unusual> {
         match self.kind {
             ElementType::String => visitor.visit_enum(self.text()?.into_deserializer()),
-            _ => Err(Unusual),
+            _ => self.give_up(),
         }
     }
 
@@ -176,25 +223,25 @@ impl<'de> Deserializer<'de> for Value<'de> {
 
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string byte_buf unit unit_struct seq tuple tuple_struct map
-        struct identifier
+        identifier
     }
 }
 
-impl<'de> MapAccess<'de> for Elements<'de> {
+impl<'de> MapAccess<'de> for Elements<'_, 'de> {
     type Error = Unusual;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Unusual> {
-        let Some((key, value)) = self.next()? else { return Ok(None) };
+        let Some((name, value)) = self.next()? else { return Ok(None) };
         self.value = Some(value);
-        seed.deserialize(Key(key)).map(Some)
+        seed.deserialize(Key { name, of_struct: self.of_struct, attempt: self.attempt }).map(Some)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Unusual> {
-        seed.deserialize(self.value.take().ok_or(Unusual)?)
+        seed.deserialize(self.value.take().ok_or_else(|| self.attempt.give_up())?)
     }
 }
 
-impl<'de> SeqAccess<'de> for Elements<'de> {
+impl<'de> SeqAccess<'de> for Elements<'_, 'de> {
     type Error = Unusual;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Unusual> {
@@ -204,15 +251,20 @@ impl<'de> SeqAccess<'de> for Elements<'de> {
 }
 
 /// The name of a field, which is ASCII.
-struct Key<'de>(&'de [u8]);
+struct Key<'a, 'de> {
+    name: &'de [u8],
+    /// Whether the key is compared with the fields of a struct.
+    of_struct: bool,
+    attempt: &'a Attempt,
+}
 
-impl<'de> Key<'de> {
+impl<'de> Key<'_, 'de> {
     fn text(&self) -> Result<&'de str, Unusual> {
-        str::from_utf8(self.0).map_err(|_| Unusual)
+        str::from_utf8(self.name).map_err(|_| self.attempt.give_up())
     }
 }
 
-impl<'de> Deserializer<'de> for Key<'de> {
+impl<'de> Deserializer<'de> for Key<'_, 'de> {
     type Error = Unusual;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unusual> {
@@ -228,9 +280,12 @@ impl<'de> Deserializer<'de> for Key<'de> {
         BorrowedStrDeserializer::new(self.text()?).deserialize_enum(name, variants, visitor)
     }
 
-    /// A struct compares the bytes, so they need no check.
+    /// A struct compares the bytes, so they need no check. A type that reads its keys in its own way may refuse bytes.
     fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unusual> {
-        visitor.visit_borrowed_bytes(self.0)
+        match self.of_struct {
+            true => visitor.visit_borrowed_bytes(self.name).map_err(|_: Unusual| self.attempt.give_up()),
+            false => self.deserialize_any(visitor),
+        }
     }
 
     forward_to_deserialize_any! {
@@ -300,8 +355,9 @@ mod tests {
 
     use bson::raw::cstr;
     use bson::spec::BinarySubtype;
-    use bson::{Binary, DateTime, Decimal128, Document, RawDocumentBuf, Timestamp, Uuid, rawdoc};
+    use bson::{Binary, DateTime, Decimal128, Document, RawBson, RawDocumentBuf, Regex, Timestamp, Uuid, rawdoc};
     use proptest::prelude::*;
+    use serde::de::DeserializeOwned;
     use serde::{Deserialize, Serialize};
 
     use super::*;
@@ -420,6 +476,135 @@ mod tests {
         // Only bson's deserializer reads bson's raw types.
         assert!(read::<RawDocumentBuf>(&everything()).is_err());
         assert_eq!(super::super::decode::<RawDocumentBuf>(&everything()).unwrap(), everything());
+    }
+
+    /// Reads a field as `None` if its type refuses it.
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Lenient<T> {
+        #[serde(deserialize_with = "or_none", bound = "T: DeserializeOwned")]
+        a: Option<T>,
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "serde calls it")]
+    fn or_none<'de, T: DeserializeOwned, D: Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
+        Ok(T::deserialize(value).ok())
+    }
+
+    /// Asserts that [`decode`](super::super::decode) reads a value as bson's deserializer does, and returns the value.
+    #[track_caller]
+    fn decoded<T: DeserializeOwned + PartialEq + std::fmt::Debug>(document: &RawDocument) -> T {
+        let value = super::super::decode::<T>(document).unwrap();
+        assert_eq!(value, bson::deserialize_from_slice::<T>(document.as_bytes()).unwrap());
+        value
+    }
+
+    #[test]
+    fn type_that_swallows_errors_reads_unusual_values() {
+        #[track_caller]
+        fn is_read<T: DeserializeOwned + PartialEq + std::fmt::Debug>(value: impl Into<RawBson>) {
+            let document = rawdoc! { "a": value.into() };
+            assert!(decoded::<Lenient<T>>(&document).a.is_some(), "{document:?}");
+        }
+
+        #[derive(Debug, PartialEq, Deserialize)]
+        enum Shape {
+            Circle { radius: i32 },
+        }
+
+        is_read::<Decimal128>(Decimal128::from_bytes([0; 16]));
+        is_read::<Timestamp>(Timestamp { time: 1, increment: 2 });
+        is_read::<Uuid>(RawBson::Binary(Uuid::new().into()));
+        is_read::<Binary>(RawBson::Binary(Binary { subtype: BinarySubtype::Md5, bytes: vec![1] }));
+        is_read::<Regex>(Regex { pattern: cstr!("a").into(), options: cstr!("i").into() });
+        is_read::<RawBson>(1);
+        is_read::<RawDocumentBuf>(rawdoc! { "b": 1 });
+        is_read::<Bson>(RawBson::MaxKey);
+        is_read::<Shape>(rawdoc! { "Circle": { "radius": 1 } });
+        is_read::<Nested>(rawdoc! { "a": 1, "größe": 1 });
+    }
+
+    /// A struct whose own code reads the keys, and reads them as text only.
+    #[derive(Debug, PartialEq)]
+    struct OfText(i32);
+
+    impl<'de> Deserialize<'de> for OfText {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Field;
+
+            impl Visitor<'_> for Field {
+                type Value = Self;
+
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("a field")
+                }
+
+                fn visit_str<E: Error>(self, _: &str) -> Result<Self, E> {
+                    Ok(self)
+                }
+            }
+
+            impl<'de> DeserializeSeed<'de> for Field {
+                type Value = Self;
+
+                fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self, D::Error> {
+                    deserializer.deserialize_identifier(self)
+                }
+            }
+
+            struct Fields;
+
+            impl<'de> Visitor<'de> for Fields {
+                type Value = OfText;
+
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("a document")
+                }
+
+                fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OfText, A::Error> {
+                    map.next_key_seed(Field)?;
+                    map.next_value().map(OfText)
+                }
+            }
+
+            deserializer.deserialize_struct("OfText", &["a"], Fields)
+        }
+    }
+
+    #[test]
+    fn type_that_reads_its_keys_as_text_is_read() {
+        assert_eq!(decoded::<OfText>(&rawdoc! { "a": 1 }), OfText(1));
+        assert_eq!(decoded::<Lenient<OfText>>(&rawdoc! { "a": { "a": 1 } }).a, Some(OfText(1)));
+    }
+
+    #[test]
+    fn refusal_by_the_application_is_not_unusual() {
+        let document = rawdoc! { "a": "text" };
+        assert_eq!(read::<Lenient<i32>>(&document).unwrap(), Lenient { a: None });
+        assert_eq!(decoded::<Lenient<i32>>(&document), Lenient { a: None });
+    }
+
+    #[test]
+    fn flattened_field_that_swallows_errors_gets_its_keys_as_text() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Flattened<R> {
+            #[serde(flatten)]
+            rest: R,
+        }
+
+        #[derive(Debug, PartialEq, Deserialize)]
+        #[serde(untagged)]
+        enum Rest {
+            ByState(BTreeMap<State, i32>),
+            Numbers(BTreeMap<String, i32>),
+            Nothing {},
+        }
+
+        let states = rawdoc! { "New": 1, "Paid": 2 };
+        let numbers = rawdoc! { "a": 1 };
+        assert!(decoded::<Flattened<Option<serde_json::Value>>>(&numbers).rest.is_some());
+        assert!(decoded::<Flattened<Option<BTreeMap<State, i32>>>>(&states).rest.is_some());
+        assert!(matches!(decoded::<Flattened<Rest>>(&states).rest, Rest::ByState(_)));
+        assert!(matches!(decoded::<Flattened<Rest>>(&numbers).rest, Rest::Numbers(_)));
     }
 
     #[test]
