@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use arc_swap::ArcSwapOption;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use tokio_rustls::rustls::crypto::{
@@ -27,9 +27,12 @@ use crate::endpoint::regular_file;
 use crate::endpoint::wire::ocsp::Certificate;
 use crate::pool::runtime::blocking;
 
-/// The system's certificate authorities. They are read once per process, so a change takes effect after a restart. A read
-/// that found no authorities is not kept.
-static SYSTEM_AUTHORITIES: OnceCell<RootCertStore> = OnceCell::const_new();
+/// The system's certificate authorities. They are kept once read, so a change takes effect after a restart. A read that
+/// found no authorities is not kept.
+///
+/// Several first connections may read them at the same time. If the others waited for one read, a process forked during
+/// that read would wait for a thread that it does not have.
+static SYSTEM_AUTHORITIES: ArcSwapOption<RootCertStore> = ArcSwapOption::const_empty();
 
 /// Verifies servers' certificates, as strictly as the options ask.
 ///
@@ -57,7 +60,7 @@ enum Check {
 enum Authorities {
     /// The authorities that the options name or hold.
     Given {
-        roots: RootCertStore,
+        roots: Arc<RootCertStore>,
         /// The same certificates in full, because a self-signed one may be a server's own certificate.
         certificates: Vec<CertificateDer<'static>>,
     },
@@ -111,7 +114,8 @@ impl Verifier {
             return Ok(());
         }
         let (authorities, _) = self.authorities();
-        let (issuer, algorithms) = (Issuer::OfChain { intermediates, authorities }, self.algorithms.all);
+        let issuer = Issuer::OfChain { intermediates, authorities: &authorities };
+        let algorithms = self.algorithms.all;
         let issued = revocation::Issued::new(certificate, issuer, UnixTime::now(), algorithms)?;
         match responders.is_revoked(&issued, algorithms, left).await {
             true => Err(CertificateError::Revoked.into()),
@@ -120,10 +124,12 @@ impl Verifier {
     }
 
     /// Returns the authorities to trust, and the certificates that may be a server's own.
-    fn authorities(&self) -> (&RootCertStore, &[CertificateDer<'static>]) {
+    fn authorities(&self) -> (Arc<RootCertStore>, &[CertificateDer<'static>]) {
         match &self.check {
-            Check::Chain { authorities: Authorities::Given { roots, certificates }, .. } => (roots, certificates),
-            _ => (SYSTEM_AUTHORITIES.get().expect("BUG: a handshake began before load succeeded"), &[]),
+            Check::Chain { authorities: Authorities::Given { roots, certificates }, .. } => {
+                (Arc::clone(roots), certificates)
+            }
+            _ => (SYSTEM_AUTHORITIES.load_full().expect("BUG: a handshake began before load succeeded"), &[]),
         }
     }
 
@@ -163,14 +169,23 @@ impl Verifier {
     /// This must have succeeded once before the verifier is used.
     pub async fn load(&self) -> Result<(), TlsError> {
         if let Check::Chain { authorities: Authorities::System, .. } = self.check {
-            let read = async || match blocking(read_system_authorities).await {
-                Ok(read) => read,
-                Err(error) => Err(TlsError::NoTrustedAuthority { reasons: vec![error.to_string()] }),
-            };
-            SYSTEM_AUTHORITIES.get_or_try_init(read).await?;
+            load(&SYSTEM_AUTHORITIES, read_system_authorities).await?;
         }
         Ok(())
     }
+}
+
+/// Fills `authorities` on a blocking thread, unless that is done.
+async fn load(
+    authorities: &ArcSwapOption<RootCertStore>,
+    read: impl FnOnce() -> Result<RootCertStore, TlsError> + Send + 'static,
+) -> Result<(), TlsError> {
+    if authorities.load().is_none() {
+        let read = blocking(read).await;
+        let read = read.map_err(|error| TlsError::NoTrustedAuthority { reasons: vec![error.to_string()] })?;
+        authorities.store(Some(Arc::new(read?)));
+    }
+    Ok(())
 }
 
 fn read_file(path: &Path) -> Result<Authorities, InvalidOption> {
@@ -211,7 +226,7 @@ fn collect(
     }
     match certificates.is_empty() {
         true => Err(refuse("it holds no certificate".to_owned())),
-        false => Ok(Authorities::Given { roots, certificates }),
+        false => Ok(Authorities::Given { roots: Arc::new(roots), certificates }),
     }
 }
 
@@ -280,8 +295,8 @@ impl ServerCertVerifier for Verifier {
         let (authorities, pins) = self.authorities();
         let parsed = ParsedCertificate::try_from(certificate)?;
         let algorithms = self.algorithms.all;
-        let mut issuer = Issuer::OfChain { intermediates, authorities };
-        match verify_server_cert_signed_by_trust_anchor(&parsed, authorities, intermediates, now, algorithms) {
+        let mut issuer = Issuer::OfChain { intermediates, authorities: &authorities };
+        match verify_server_cert_signed_by_trust_anchor(&parsed, &authorities, intermediates, now, algorithms) {
             Err(error) if is_of_authority(&error) => {
                 verify_pinned(certificate, pins, now)?;
                 issuer = Issuer::Itself;
@@ -332,10 +347,31 @@ impl ServerCertVerifier for Verifier {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::mpsc;
+    use std::task::{Context, Waker};
+
     use tokio_rustls::rustls::pki_types::pem::PemObject;
     use wharf_testbed::certificates::{Certificates, Pem};
 
     use super::*;
+
+    /// A forked child has a copy of such a future, which nothing polls.
+    #[tokio::test]
+    async fn load_does_not_wait_for_another_load() {
+        let authorities = ArcSwapOption::empty();
+        let (end, ended) = mpsc::channel::<()>();
+        let mut abandoned = pin!(load(&authorities, move || {
+            let _ = ended.recv();
+            Ok(RootCertStore::empty())
+        }));
+        assert!(abandoned.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let other = load(&authorities, || Ok(RootCertStore::empty()));
+        tokio::time::timeout(Duration::from_secs(60), other).await.expect("it waits").unwrap();
+        assert!(authorities.load().is_some());
+        drop(end);
+    }
 
     /// webpki checks the validity period first, but does not promise to do so.
     #[test]
