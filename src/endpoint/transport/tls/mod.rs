@@ -28,6 +28,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
 #[cfg(feature = "ocsp")]
 use tokio_rustls::rustls::HandshakeKind;
+use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
@@ -46,10 +47,12 @@ mod pem;
 #[cfg(feature = "ocsp")]
 mod responders;
 mod revocation;
+mod sessions;
 mod trust;
 
 pub use error::TlsError;
 
+use sessions::Sessions;
 use trust::Verifier;
 
 /// The TLS configuration from the options. Holds the sessions that later connections resume.
@@ -88,12 +91,13 @@ impl Tls {
             .map_err(|error| refuse_provider(&error, options.min_version))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::<Verifier>::clone(&verifier));
-        let config = match certificate_key::read(options)? {
+        let mut config = match certificate_key::read(options)? {
             None => builder.with_no_client_auth(),
             Some(own) => {
                 builder.with_client_cert_resolver(Arc::new(own.into_resolver(own_provider.map(|own| &**own))?))
             }
         };
+        config.resumption = Resumption::store(Arc::new(Sessions::default()));
         Ok(Self { config: Arc::new(config), verifier: Some(verifier) })
     }
 
