@@ -52,7 +52,10 @@ pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
     let mut lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).zip(1..);
     while let Some((text, line)) = lines.next() {
         let Some(label) = boundary(text, b"-----BEGIN ") else { continue };
-        let mut body = Zeroizing::new(Vec::with_capacity(file.len()));
+        // With this capacity the vector never grows; growing would leave behind a copy that is not wiped. The capacity is
+        // not that of the file, because wiping it for each section would take quadratic time.
+        let rest = lines.clone().map(|(text, _)| text).take_while(|text| !text.starts_with(b"-----"));
+        let mut body = Zeroizing::new(Vec::with_capacity(rest.map(<[u8]>::len).sum()));
         let mut legacy_encrypted = false;
         loop {
             let Some((text, line)) = lines.next() else {
@@ -71,7 +74,7 @@ pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
         }
         let mut der = Zeroizing::new(Vec::new());
         if !legacy_encrypted {
-            // With this capacity the vector never grows; growing would leave behind a copy that is not wiped.
+            // This vector never grows, either.
             *der = vec![0; body.len()];
             let length = STANDARD.decode_slice(&*body, &mut der);
             der.truncate(length.map_err(|_| MalformedPem { line, problem: "the section is not valid base64" })?);
@@ -131,6 +134,14 @@ mod tests {
             let file = format!("-----BEGIN A-----\n{body}\n-----END A-----\n");
             assert_eq!(problem(&file), MalformedPem { line: 1, problem: "the section is not valid base64" });
         }
+    }
+
+    /// In quadratic time, this would take minutes.
+    #[test]
+    fn file_of_many_sections_is_parsed_in_linear_time() {
+        const SECTION: &str = "-----BEGIN A-----\n-----END A-----\n";
+        let many = (4 << 20) / SECTION.len();
+        assert_eq!(sections(SECTION.repeat(many).as_bytes()).unwrap().len(), many);
     }
 
     #[test]
