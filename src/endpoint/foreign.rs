@@ -39,7 +39,8 @@ impl ForeignProtocolError {
     /// Four characters of text would announce a length of at least 151 million bytes, so text is never mistaken for a
     /// message.
     pub(super) fn of(received: &[u8]) -> Option<Self> {
-        if let [0x14..=0x17, 0x03, 0x00..=0x04, ..] = received {
+        // Not version 3.0, which is SSL: its records begin like messages of 788 to 791 bytes.
+        if let [0x14..=0x17, 0x03, 0x01..=0x04, ..] = received {
             return Some(Self::Tls);
         }
         let start = &received[..received.len().min(START)];
@@ -74,6 +75,11 @@ mod tests {
         let header = [0x26, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xdd, 7, 0, 0];
         for received in [&header[..], &header[..3], b"", b"HTT", b"HTTP\x00", &[0xff; 20], &[0x15, 3], &[0x15, 4, 1]] {
             assert_eq!(ForeignProtocolError::of(received), None, "{received:?}");
+        }
+        for length in 0..10_000_i32 {
+            let mut received = header;
+            received[..4].copy_from_slice(&length.to_le_bytes());
+            assert_eq!(ForeignProtocolError::of(&received), None, "{length}");
         }
     }
 }
