@@ -24,7 +24,7 @@ use crate::client::deployment::ServerSelectionError;
 use crate::client::session::{Fault, FaultKind, SessionError};
 use crate::endpoint::options::{InvalidOption, ServerAddress};
 use crate::endpoint::wire::reply;
-use crate::endpoint::{CommandError, OperationError, ServerError, WriteConcernError};
+use crate::endpoint::{CommandError, OperationError, ResolveError, ServerError, WriteConcernError};
 use crate::pool::error::Labels;
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::Printable;
@@ -57,7 +57,8 @@ pub enum ClientError {
         #[source]
         last: Box<ClientError>,
     },
-    /// The application's own error, from the body of a transaction: see [`ClientError::other`].
+    /// An error that no operation returned: the application's own error ([`ClientError::other`]), or an error of bson,
+    /// of I/O or of DNS that `?` converted.
     #[error("{0}")]
     Other(Arc<dyn StdError + Send + Sync>),
     /// Some writes failed, or it is unknown whether they were executed.
@@ -421,5 +422,29 @@ impl From<FailedOperation> for ClientError {
 impl From<OperationError> for ClientError {
     fn from(error: OperationError) -> Self {
         FailedOperation::operation(error, Labels::NONE).into()
+    }
+}
+
+/// A field that is missing, or a value that bson cannot convert: [`ClientError::Other`].
+impl From<bson::error::Error> for ClientError {
+    fn from(error: bson::error::Error) -> Self {
+        Self::other(error)
+    }
+}
+
+/// Returns the client's error that a GridFS stream wraps. Any other error is [`ClientError::Other`].
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> Self {
+        error.downcast().unwrap_or_else(Self::other)
+    }
+}
+
+/// An invalid option is [`ClientError::InvalidOption`]. Any other error is [`ClientError::Other`].
+impl From<ResolveError> for ClientError {
+    fn from(error: ResolveError) -> Self {
+        match error {
+            ResolveError::InvalidOption(error) => error.into(),
+            error => Self::other(error),
+        }
     }
 }

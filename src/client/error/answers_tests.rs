@@ -470,6 +470,25 @@ fn error_of_the_client_is_found_behind_boxes_and_shares_and_where_it_is_left_out
 }
 
 #[test]
+fn question_mark_converts_the_errors_that_code_around_a_client_meets() {
+    fn customer(order: &bson::Document) -> crate::Result<&str> {
+        Ok(order.get_str("customer")?)
+    }
+    fn fail<E: Into<ClientError>>(error: E) -> ClientError {
+        error.into()
+    }
+
+    assert!(matches!(customer(&bson::Document::new()).unwrap_err(), ClientError::Other(_)));
+    assert!(matches!(fail(io::Error::from(io::ErrorKind::NotFound)), ClientError::Other(_)));
+    let of_stream = fail(io::Error::new(io::ErrorKind::TimedOut, ClientError::from(selection(true))));
+    assert!(matches!(of_stream, ClientError::Selection(_)), "{of_stream}");
+    let invalid = InvalidOption::new("maxPoolSize", "at least 1", "0".to_owned());
+    assert!(matches!(fail(ResolveError::InvalidOption(invalid)), ClientError::InvalidOption(_)));
+    let no_runtime = fail(ResolveError::NoRuntime { name: "db.example.com".to_owned() });
+    assert_eq!(no_runtime.to_string(), "\"db.example.com\" can only be resolved on a tokio runtime");
+}
+
+#[test]
 fn label_that_no_specification_defines_is_found() {
     let reply = rawdoc! { "ok": 0, "code": 1, "errorLabels": ["RetryableError", "OfTomorrow"] };
     let error = of_operation(server(reply));
