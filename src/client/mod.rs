@@ -91,7 +91,8 @@ pub use topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, T
 pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
 
-/// The methods of [`Collection`] and [`Database`] return these builders. Awaiting a builder sends its command.
+/// The methods of [`Collection`] and [`Database`] return these builders. Awaiting a builder sends its command. If an
+/// option is set twice, its last value is sent. `None` leaves an option unset.
 pub mod action {
     pub use super::collection::{
         Aggregate, BulkWrite, ChangeSearchIndex, ClientBulkWrite, CountDocuments, CreateCollection, CreateIndex,

@@ -318,7 +318,7 @@ impl Documents {
 /// Returns the stages of an application's pipeline. `()` stands for none.
 fn stages(pipeline: &impl Serialize) -> Result<RawArrayBuf, ClientError> {
     let mut fields = Fields::new();
-    fields.set("pipeline", "pipeline", Shape::Any, pipeline);
+    fields.put("pipeline", "pipeline", Shape::Any, pipeline);
     match fields.document()?.get("pipeline") {
         Ok(Some(RawBsonRef::Array(stages))) => Ok(stages.to_owned()),
         Ok(Some(RawBsonRef::Null)) => Ok(RawArrayBuf::new()),

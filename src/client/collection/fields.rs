@@ -6,6 +6,7 @@ use bson::spec::ElementType;
 use bson::{RawDocument, RawDocumentBuf, serialize_to_buffer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use super::super::appending::without;
 use super::super::error::ClientError;
 use super::super::typed::{encode, extend, refuse_second};
 use crate::endpoint::wire::reply::has_field;
@@ -80,20 +81,19 @@ impl Fields {
 
     /// Adds a field that no other call adds. `argument` is its name in errors.
     pub fn put<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
-        if self.is_extended {
-            return self.set(argument, field, shape, value);
-        }
         if self.refused.is_none()
-            && let Err(error) = self.append(argument, field, shape, value)
+            && let Err(error) = self.try_put(argument, field, shape, value)
         {
             self.refuse(error);
         }
     }
 
-    /// Adds a field, unless the document already has it. `argument` is its name in errors.
+    /// Sets an option, in place of its earlier value. A null, such as `None`, leaves the option unset. `argument` is
+    /// the option's name in errors.
     pub fn set<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
-        let added = self.document().and_then(|document| refuse_second(argument, document, field));
-        if let Err(error) = added.and_then(|()| self.append(argument, field, shape, value)) {
+        if self.refused.is_none()
+            && let Err(error) = self.try_set(argument, field, shape, value)
+        {
             self.refuse(error);
         }
     }
@@ -154,13 +154,43 @@ impl Fields {
         }
     }
 
-    fn append<V: Serialize + ?Sized>(
+    fn try_put<V: Serialize + ?Sized>(
         &mut self,
         argument: &'static str,
         field: &'static str,
         shape: Shape,
         value: &V,
     ) -> Result<(), ClientError> {
+        if self.is_extended {
+            refuse_second(argument, self.document()?, field)?;
+        }
+        let kind = self.append(argument, field, value)?;
+        shape.check(argument, kind)
+    }
+
+    fn try_set<V: Serialize + ?Sized>(
+        &mut self,
+        argument: &'static str,
+        field: &'static str,
+        shape: Shape,
+        value: &V,
+    ) -> Result<(), ClientError> {
+        if self.has(field) {
+            self.remove(field)?;
+        }
+        match self.append(argument, field, value)? {
+            Some(ElementType::Null) => self.remove(field),
+            kind => shape.check(argument, kind),
+        }
+    }
+
+    /// Adds a field, and returns the type of its value.
+    fn append<V: Serialize + ?Sized>(
+        &mut self,
+        argument: &'static str,
+        field: &'static str,
+        value: &V,
+    ) -> Result<Option<ElementType>, ClientError> {
         // The new element begins at the byte that ends the document.
         let start = self.bytes.len() - 1;
         self.bytes.truncate(start);
@@ -173,7 +203,14 @@ impl Fields {
         self.bytes.truncate(self.bytes.len() - 4);
         let length = i32::try_from(self.bytes.len()).map_err(|error| refused(argument, error.to_string()))?;
         self.bytes[..4].copy_from_slice(&length.to_le_bytes());
-        shape.check(argument, ElementType::from(self.bytes[start]))
+        Ok(ElementType::from(self.bytes[start]))
+    }
+
+    fn remove(&mut self, field: &str) -> Result<(), ClientError> {
+        if let Some(rest) = without(self.document()?, field) {
+            self.bytes = rest.into_bytes();
+        }
+        Ok(())
     }
 
     fn append_all(&mut self, argument: &'static str, value: &impl Serialize) -> Result<(), ClientError> {

@@ -23,7 +23,13 @@ impl<T, C: AnyClient> Collection<T, C> {
     pub fn find(&self, filter: impl Serialize) -> Find<'_, T, C> {
         let mut request = self.request("find");
         request.body.put("filter", "filter", Shape::Document, &filter);
-        Find { request, cursor: CursorOptions::default(), documents: PhantomData }
+        Find {
+            request,
+            cursor: CursorOptions::default(),
+            is_single_batch: false,
+            cursor_type: CursorType::NonTailable,
+            documents: PhantomData,
+        }
     }
 
     /// Prepares a query for the first document that matches `filter`. Await it to get the document, or `None`.
@@ -40,6 +46,9 @@ impl<T, C: AnyClient> Collection<T, C> {
 pub struct Find<'c, T, C = Client> {
     request: Request<'c, C>,
     cursor: CursorOptions,
+    /// Whether the limit is negative.
+    is_single_batch: bool,
+    cursor_type: CursorType,
     documents: PhantomData<fn() -> &'c T>,
 }
 
@@ -54,39 +63,39 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
     /// in a single batch.
     pub fn limit(mut self, documents: i64) -> Self {
         self.request.body.set("limit", "limit", Shape::Any, &documents.saturating_abs());
-        if documents < 0 {
-            self.request.body.add("singleBatch", &true);
-        }
+        self.is_single_batch = documents < 0;
         self
     }
 
     /// Sets the cursor's behaviour at the end of its documents (`tailable` and `awaitData`). Only capped collections
     /// support tailable cursors.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
-        let (tails, awaits) = match cursor_type {
-            CursorType::NonTailable => return self,
-            CursorType::Tailable => (true, false),
-            CursorType::TailableAwait => (true, true),
-        };
-        for (field, is_set) in [("tailable", tails), ("awaitData", awaits)] {
-            if is_set {
-                self.request.body.set("cursor_type", field, Shape::Any, &true);
-            }
-        }
+        self.cursor_type = cursor_type;
         self
     }
 
     /// Returns the same query for values of another type.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> Find<'c, U, C> {
-        Find { request: self.request, cursor: self.cursor, documents: PhantomData }
+        let Self { request, cursor, is_single_batch, cursor_type, .. } = self;
+        Find { request, cursor, is_single_batch, cursor_type, documents: PhantomData }
     }
 
     fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
     where
         T: DeserializeOwned,
     {
-        self.request.query(Verb::Find, self.cursor)
+        let Self { mut request, cursor, is_single_batch, cursor_type, .. } = self;
+        if is_single_batch {
+            request.body.put("limit", "singleBatch", Shape::Any, &true);
+        }
+        if cursor_type != CursorType::NonTailable {
+            request.body.put("cursor_type", "tailable", Shape::Any, &true);
+        }
+        if cursor_type == CursorType::TailableAwait {
+            request.body.put("cursor_type", "awaitData", Shape::Any, &true);
+        }
+        request.query(Verb::Find, cursor)
     }
 }
 

@@ -160,7 +160,8 @@ macro_rules! options {
         projection
     ); };
     (@row $place:tt resume_after) => { options!(@method $place "resumeAfter" document
-        /// Sets the resume token of the event after which the stream begins (`resumeAfter`).
+        /// Sets the resume token of the event after which the stream begins (`resumeAfter`). With `None`, the stream
+        /// begins now.
         resume_after
     ); };
     (@row $place:tt return_key) => { options!(@method $place "returnKey" flag
@@ -199,7 +200,7 @@ macro_rules! options {
     ); };
     (@row $place:tt start_after) => { options!(@method $place "startAfter" document
         /// Sets the resume token after which the stream begins (`startAfter`). The token may come from an event that
-        /// invalidates a stream.
+        /// invalidates a stream. With `None`, the stream begins now.
         start_after
     ); };
     (@row $place:tt start_at_operation_time) => { options!(@method $place "startAtOperationTime" value

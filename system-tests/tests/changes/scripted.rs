@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use bson::{Bson, Document, Timestamp, doc, rawdoc};
+use bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, rawdoc};
 use tokio::time::{Instant, timeout};
 use wharf::client::{ChangeStream, TransactionOptions, WatchTarget};
 use wharf::{Client, ReadPreference};
@@ -214,6 +214,15 @@ async fn server_gets_each_start_that_the_stage_has() {
         assert_eq!(refused.server_error().unwrap().code, 40674, "{refused}");
     }
     assert_eq!(stages(&server), given);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_begins_now_if_no_token_is_stored_yet() {
+    let (server, _changes) = watch(21, vec![batch("firstBatch", vec![]), batch("firstBatch", vec![])]).await;
+    let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
+    let (database, stored) = (client.database("test"), None::<RawDocumentBuf>);
+    let _changes = database.watch(()).resume_after(&stored).start_after(stored).await.unwrap();
+    assert_eq!(stages(&server), [doc! {}, doc! {}]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ async fn value_that_cannot_be_sent_is_named_with_its_argument() {
     // There is no server to which anything could be sent.
     let orders = Client::from_uri("mongodb://127.0.0.1:1").unwrap().database("shop").collection::<Document>("orders");
     let set = doc! { "$set": { "paid": true } };
-    let refusals: [(ClientError, &str); 21] = [
+    let refusals: [(ClientError, &str); 23] = [
         (
             orders.update_one(doc! {}, doc! { "paid": true }).await.unwrap_err(),
             "the argument update cannot be sent: its first field is paid: an update begins with an operator such as $set, \
@@ -39,8 +39,16 @@ async fn value_that_cannot_be_sent_is_named_with_its_argument() {
         (orders.find(doc! {}).sort("price").await.unwrap_err(), "sort cannot be sent: it must be a document"),
         (orders.find(doc! {}).hint(1).await.unwrap_err(), "hint cannot be sent: it must be the name of an index"),
         (
-            orders.find(doc! {}).sort(doc! { "a": 1 }).sort(doc! { "b": 1 }).await.unwrap_err(),
-            "the argument sort cannot be sent: the command has the field sort already",
+            orders.find(doc! {}).sort(doc! { "a": 1 }).options(doc! { "sort": { "b": 1 } }).await.unwrap_err(),
+            "the argument options cannot be sent: the command has the field sort already",
+        ),
+        (
+            orders.find_one(doc! {}).options(doc! { "limit": 2 }).await.unwrap_err(),
+            "the argument limit cannot be sent: the command has the field limit already",
+        ),
+        (
+            orders.find_one(None::<Document>).await.unwrap_err(),
+            "filter cannot be sent: it must be a document, got Null",
         ),
         (
             orders.find(doc! {}).options(doc! { "filter": {} }).await.unwrap_err(),

@@ -127,7 +127,7 @@ async fn negative_limits_ask_for_a_single_batch_and_zeros_are_left_out() {
         };
     }
     for (argument, find) in [
-        ("limit", orders.find(doc! {}).limit(10).limit(0)),
+        ("limit", orders.find(doc! {}).limit(-5).options(doc! { "singleBatch": false })),
         ("batch_size", orders.find(doc! {}).batch_size(-5).options(doc! { "singleBatch": false })),
     ] {
         let Err(ClientError::Argument { name, .. }) = find.await else { panic!("{argument} is sent") };
@@ -138,6 +138,30 @@ async fn negative_limits_ask_for_a_single_batch_and_zeros_are_left_out() {
         command.extend(fields);
         command
     });
+    assert_sent(&server, &expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_value_of_an_option_is_sent_and_none_unsets_it() {
+    let (server, _client, shop) = start().await;
+    let orders = shop.collection::<Document>("orders");
+    let (filter, by_price, by_date) = (doc! { "_id": 1 }, doc! { "price": 1 }, doc! { "date": 1 });
+    let find = orders.find(&filter).sort(&by_price).skip(1).hint("a").sort(&by_date).skip(2).hint(None::<Document>);
+    let find = find.limit(-5).limit(7).cursor_type(CursorType::TailableAwait).cursor_type(CursorType::NonTailable);
+    let _ = find.options(doc! { "new": 1 }).skip(3).comment(Some("c")).let_vars(None::<Document>).await.unwrap();
+    let _ = orders.find(&filter).limit(10).limit(0).cursor_type(CursorType::TailableAwait).await.unwrap();
+    orders.update_one(&filter, [doc! {}]).sort(&by_price).upsert(true).sort(&by_date).upsert(false).await.unwrap();
+    let expected = [
+        doc! {
+            "find": "orders", "filter": &filter, "sort": by_date.clone(), "limit": 7_i64, "new": 1, "skip": 3_i64,
+            "comment": "c",
+        },
+        doc! { "find": "orders", "filter": &filter, "tailable": true, "awaitData": true },
+        doc! {
+            "update": "orders", "ordered": true,
+            "updates": [{ "q": &filter, "u": [{}], "sort": by_date, "upsert": false }],
+        },
+    ];
     assert_sent(&server, &expected);
 }
 
