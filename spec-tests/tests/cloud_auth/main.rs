@@ -11,9 +11,9 @@
 //! | none: EKS Pod Identity, which the specification does not cover | `aws_container` |
 //! | AWS: custom provider, cases 1 and 2 | `aws::provider_of_the_application_comes_first` |
 //! | AWS: cached credentials, both lists | `aws_cache` |
-//! | OIDC machine 1.1, 1.2, 2.1, 2.2, 2.3, 3.1, 3.2, 3.3, 4.1 to 4.4, 5.1, 5.2 | `oidc_machine` |
+//! | OIDC machine 1.1, 1.2, 2.1, 2.2, 2.3, 3.1, 3.2, 3.3, 4.1 to 4.5 | `oidc_machine` |
+//! | OIDC machine 5.1, 5.2 | `oidc_environments` |
 //! | OIDC machine 2.4, 2.5 | `oidc_machine::contradictory_options_are_refused` |
-//! | OIDC machine 4.5 | not here: wharf has no sessions; a command with an `lsid` is case 4.1 |
 //! | OIDC human 1.1, 1.2, 1.5, 1.6, 1.8, 2.1, 2.2, 2.3, 3.1, 3.2, 4.1 to 4.4 | `oidc_human` |
 //! | OIDC human 1.3, 1.4 | not here: only the server can tell two principals apart; 1.2 tests the name |
 //! | OIDC human 1.7 | not here: the tests of the options cover connection strings |

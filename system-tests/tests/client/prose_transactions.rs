@@ -39,9 +39,9 @@ async fn cleared_pool_is_a_transient_error_of_a_transaction() {
     assert!(error.has_label("TransientTransactionError"), "{error:?}");
 }
 
-/// "Options Inside Transaction Prose Tests" 1.0. wharf has no collections with options, so the test uses the client's.
+/// "Options Inside Transaction Prose Tests" 1.0, also with the write concern of the client.
 #[tokio::test(start_paused = true)]
-async fn write_concern_of_the_client_does_not_reach_into_a_transaction() {
+async fn write_concern_from_outside_does_not_reach_into_a_transaction() {
     let set = Cluster::replica_set(1, |_, _, _| ok()).await;
     let (client, told) = set.client("w=0").await;
     let mut session = client.start_session().await.unwrap();
@@ -51,9 +51,12 @@ async fn write_concern_of_the_client_does_not_reach_into_a_transaction() {
     let reply = client.run(Operation::write("test", &insert()).session(&mut session)).await.unwrap();
     assert_eq!(reply.get_i32("n").unwrap(), 1, "the reply is awaited");
     client.insert("test", "c", [doc! { "n": 1 }]).session(&mut session).await.unwrap();
+    let unacknowledged = WriteConcern::default().w(Acknowledgement::Servers(0));
+    let collection = client.database("test").collection::<Document>("c").write_concern(unacknowledged);
+    assert!(collection.insert_one(doc! { "n": 1 }).session(&mut session).await.unwrap().acknowledged);
     session.commit_transaction().await.unwrap();
     let inserts = told.started("insert");
-    assert!(inserts.len() == 2 && inserts.iter().all(|insert| !insert.contains_key("writeConcern")), "{inserts:?}");
+    assert!(inserts.len() == 3 && inserts.iter().all(|insert| !insert.contains_key("writeConcern")), "{inserts:?}");
     let commit = &told.started("commitTransaction")[0];
     assert_eq!(commit.get_document("writeConcern").unwrap(), &doc! { "w": "majority" });
 }

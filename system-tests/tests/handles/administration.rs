@@ -28,6 +28,9 @@ async fn indexes_are_created_listed_and_dropped() {
     let typed: Vec<IndexSpecification> = orders.list_indexes().await.unwrap().try_collect().await.unwrap();
     let id = typed.iter().find(|index| index.name == "_id_").unwrap();
     assert_eq!((&id.keys, &id.options), (&doc! { "_id": 1 }, &doc! { "v": 2 }));
+    let mut typed: Vec<_> = typed.into_iter().map(|index| index.name).collect();
+    typed.sort();
+    assert_eq!(typed, names);
     let listed: Vec<Document> = orders.list_indexes().typed().batch_size(1).await.unwrap().try_collect().await.unwrap();
     let unique =
         listed.iter().find(|index| index.get_str("name").is_ok_and(|name| name == "customer_1_price_-1")).unwrap();
@@ -50,6 +53,40 @@ async fn indexes_are_created_listed_and_dropped() {
     orders.drop_index("words").await.unwrap();
     let error = orders.create_indexes([]).await.unwrap_err();
     assert_eq!(error.to_string(), "the argument models cannot be sent: there are none");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn name_tells_indexes_with_the_same_keys_apart() {
+    let (_server, orders) = filled("collations").await;
+    let in_language = |locale: &str| IndexModel::new(doc! { "customer": 1 }).collation(doc! { "locale": locale });
+    assert_eq!(orders.create_index(in_language("en")).await.unwrap(), "customer_1");
+    assert_eq!(orders.create_index(in_language("de").name("german")).await.unwrap(), "german");
+    orders.drop_index("customer_1").await.unwrap();
+    let left: Vec<IndexSpecification> = orders.list_indexes().await.unwrap().try_collect().await.unwrap();
+    let german = left.iter().find(|index| index.name == "german").unwrap();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert_eq!(german.options.get_document("collation").unwrap().get_str("locale").unwrap(), "de");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_database_is_listed_once() {
+    let (_server, base) = collection::<Order>("unused").await;
+    let client = base.client();
+    let created = ["listed_1", "listed_2", "listed_3"].map(|name| client.database(name));
+    for database in &created {
+        database.drop().await.unwrap();
+        database.collection::<Order>("orders").insert_one(Order::new(1)).await.unwrap();
+    }
+    let names = client.list_database_names().await.unwrap();
+    let described = client.list_databases().await.unwrap().into_iter().map(|database| database.name).collect();
+    for listed in [names, described] {
+        for name in created.iter().map(|database| database.name()).chain(["admin", "local"]) {
+            assert_eq!(listed.iter().filter(|listed| *listed == name).count(), 1, "{name}: {listed:?}");
+        }
+    }
+    for database in &created {
+        database.drop().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
