@@ -6,10 +6,15 @@ use std::time::Duration;
 /// Displays a time in milliseconds, the unit of the options: `200 ms`, or `0.05 ms` if it is not a whole number.
 pub(crate) struct Milliseconds(pub Duration);
 
-/// Returns a server's time limit in milliseconds, rounded up, because 0 means no limit.
+/// Returns a time in milliseconds, rounded up, because a limit of 0 means no limit.
+pub(crate) fn rounded_up(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Returns a server's time limit in milliseconds, rounded up.
 #[cfg(feature = "mongodb")]
 pub(crate) fn limit_for_server(time: Duration) -> i64 {
-    i64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+    i64::try_from(rounded_up(time)).unwrap_or(i64::MAX)
 }
 
 impl fmt::Display for Milliseconds {

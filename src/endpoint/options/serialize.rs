@@ -12,6 +12,11 @@ use super::{
     Acknowledgement, Compressor, Credential, DriverInfo, Mechanism, Options, ProxyOptions, ReadPreference, ServerApi,
     SrvName, TlsOptions, TlsVersion, WriteConcern,
 };
+use crate::pool::options::MAX_INT;
+use crate::text::milliseconds::rounded_up;
+
+/// The longest limit in milliseconds, if the specification makes it a 64-bit integer.
+const MAX_LONG: u64 = i64::MAX.unsigned_abs();
 
 /// The names and values to write, in order.
 #[derive(Default)]
@@ -23,7 +28,13 @@ impl Written {
     }
 
     fn put_millis(&mut self, name: &'static str, time: Duration) {
-        self.put(name, millis(time));
+        self.put(name, rounded_up(time));
+    }
+
+    /// Writes a time limit, for which 0 means no limit. A limit that is too long to be read again is as good as none.
+    fn put_limit(&mut self, name: &'static str, limit: impl Into<Option<Duration>>, longest: u64) {
+        let limit = limit.into().map(rounded_up);
+        self.put(name, limit.map(|limit| if limit <= longest { limit } else { 0 }));
     }
 
     fn finish<S: Serializer>(self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -35,12 +46,10 @@ impl Written {
     }
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// A map whose keys are the names of options in connection strings. Times are in milliseconds, unless the name says
 /// otherwise. An option that connection strings cannot set is named after its method, in the same style.
+///
+/// A TLS option is left out if another one makes it moot and a map may not have both.
 ///
 /// Passwords, the values of `authMechanismProperties`, the user of `MONGODB-AWS`, and keys and certificates from memory are
 /// left out.
@@ -108,10 +117,10 @@ impl Serialize for Options {
         });
         written.put("zlibCompressionLevel", level);
         written.put("serverApi", server_api.as_ref().map(api));
-        written.put_millis("connectTimeoutMS", *connect_timeout);
-        written.put_millis("socketTimeoutMS", *socket_timeout);
-        written.put("timeoutMS", timeout.map(millis));
-        written.put_millis("drainTimeoutMS", *drain_timeout);
+        written.put_limit("connectTimeoutMS", *connect_timeout, MAX_INT);
+        written.put_limit("socketTimeoutMS", *socket_timeout, MAX_INT);
+        written.put_limit("timeoutMS", *timeout, MAX_LONG);
+        written.put_limit("drainTimeoutMS", *drain_timeout, MAX_INT);
         written.put("drainLimit", *drain_limit);
         written.put("busyPollMicros", u64::try_from(busy_poll.as_micros()).unwrap_or(u64::MAX));
         written.put("replicaSet", replica_set.clone());
@@ -123,7 +132,7 @@ impl Serialize for Options {
         written.put("retryWrites", *retry_writes);
         written.put("maxAdaptiveRetries", *max_adaptive_retries);
         written.put("enableOverloadRetargeting", *enable_overload_retargeting);
-        written.put("heartbeatFrequencyMS", heartbeat_frequency.map(millis));
+        written.put("heartbeatFrequencyMS", heartbeat_frequency.map(rounded_up));
         written.put_millis("localThresholdMS", *local_threshold);
         written.put_millis("serverSelectionTimeoutMS", *server_selection_timeout);
         written.put("serverSelectionTryOnce", *server_selection_try_once);
@@ -166,10 +175,20 @@ fn put_tls(tls: Option<&TlsOptions>, written: &mut Written) {
     let path = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
     written.put("tlsCAFile", path(&tls.ca_file));
     written.put("tlsCertificateKeyFile", path(&tls.certificate_key_file));
-    written.put("tlsAllowInvalidCertificates", tls.allow_invalid_certificates);
-    written.put("tlsAllowInvalidHostnames", tls.allow_invalid_hostnames);
-    written.put("tlsDisableCertificateRevocationCheck", tls.disable_certificate_revocation_check);
-    written.put("tlsDisableOCSPEndpointCheck", tls.disable_ocsp_endpoint_check);
+    let any_certificate = tls.allow_invalid_certificates;
+    let (no_revocation, no_responders) = (tls.disable_certificate_revocation_check, tls.disable_ocsp_endpoint_check);
+    if any_certificate && tls.allow_invalid_hostnames && no_revocation && no_responders {
+        written.put("tlsInsecure", true);
+    } else {
+        written.put("tlsAllowInvalidCertificates", any_certificate);
+        written.put("tlsAllowInvalidHostnames", tls.allow_invalid_hostnames);
+        if !(no_revocation && any_certificate) {
+            written.put("tlsDisableCertificateRevocationCheck", no_revocation);
+        }
+        if !(no_responders && (any_certificate || no_revocation)) {
+            written.put("tlsDisableOCSPEndpointCheck", no_responders);
+        }
+    }
     written.put(
         "tlsMinVersion",
         match tls.min_version {
@@ -213,7 +232,7 @@ fn put_write_concern(concern: &WriteConcern, written: &mut Written) {
         },
     );
     written.put("journal", *journal);
-    written.put("wTimeoutMS", w_timeout.map(millis));
+    written.put_limit("wTimeoutMS", *w_timeout, MAX_LONG);
 }
 
 #[cfg(test)]
@@ -254,5 +273,57 @@ mod tests {
         assert_eq!(written["maxIdleTimeMS"], 1_500);
         assert_eq!(written["w"], "majority");
         assert_eq!(written["zlibCompressionLevel"], 6);
+    }
+
+    /// Writes the options of a host `a` and reads them again.
+    fn read_again(options: &Options) -> Options {
+        let written = serde_json::to_value(options).unwrap();
+        serde_json::from_value(written.clone()).unwrap_or_else(|error| panic!("{error}: {written}"))
+    }
+
+    #[test]
+    fn insecure_options_are_read_again() {
+        let insecure = Options::new(["a"]).unwrap().tls(TlsOptions::default().insecure(true));
+        assert_eq!(read_again(&insecure), insecure);
+        assert_eq!(insecure, Options::parse("mongodb://a/?tlsInsecure=true").unwrap());
+    }
+
+    #[test]
+    fn tls_options_that_another_one_makes_moot_are_left_out() {
+        for flags in 0..16_u8 {
+            let [any, name, revocation, responders] = [1, 2, 4, 8].map(|flag| flags & flag != 0);
+            let tls = TlsOptions::default().allow_invalid_certificates(any).allow_invalid_hostnames(name);
+            let tls = tls.disable_certificate_revocation_check(revocation).disable_ocsp_endpoint_check(responders);
+            let read = read_again(&Options::new(["a"]).unwrap().tls(tls)).tls.unwrap();
+            assert_eq!((read.allow_invalid_certificates, read.allow_invalid_hostnames), (any, name));
+            // Whether the stapled response is verified, and whether responders are asked.
+            let checks =
+                |any: bool, revocation: bool, responders: bool| (any || revocation, any || revocation || responders);
+            assert_eq!(
+                checks(any, read.disable_certificate_revocation_check, read.disable_ocsp_endpoint_check),
+                checks(any, revocation, responders),
+            );
+        }
+    }
+
+    #[test]
+    fn limit_is_rounded_up_and_too_long_a_limit_is_none() {
+        let write = |time| {
+            let mut options = Options::new(["a"]).unwrap();
+            options.write_concern.w_timeout = Some(time);
+            options = options.connect_timeout(time).socket_timeout(time).timeout(time).drain_timeout(time);
+            let read = read_again(&options);
+            let limits = [read.connect_timeout, read.socket_timeout, read.drain_timeout];
+            (limits.map(|limit| limit.as_millis()), [read.timeout, read.write_concern.w_timeout])
+        };
+        let millis = Duration::from_millis;
+        assert_eq!(write(Duration::from_micros(500)), ([1; 3], [Some(millis(1)); 2]));
+        assert_eq!(write(Duration::from_micros(2_001)), ([3; 3], [Some(millis(3)); 2]));
+        assert_eq!(write(millis(MAX_INT + 1)), ([0; 3], [Some(millis(MAX_INT + 1)); 2]));
+        assert_eq!(write(Duration::MAX), ([0; 3], [Some(Duration::ZERO); 2]));
+        let mut options = Options::new(["a"]).unwrap();
+        options.pool = options.pool.max_idle_time(Duration::from_micros(500)).max_lifetime(Duration::from_micros(500));
+        let read = read_again(&options).pool;
+        assert_eq!((read.max_idle_time, read.max_lifetime), (millis(1), millis(1)));
     }
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::pool::MAX_INT;
 use super::{BackgroundInterval, CheckBeforeUse, InvalidOption, PoolOptions};
 use crate::text::given::{nearest, number};
+use crate::text::milliseconds::rounded_up;
 
 /// An option of a pool that is not in [`PoolOptions::TABLE`].
 struct Field {
@@ -86,7 +87,7 @@ const FIELDS: [Field; 6] = [
 ];
 
 fn millis(time: Duration) -> Value {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).into()
+    rounded_up(time).into()
 }
 
 fn read_millis(text: &str, least: u64) -> Option<Duration> {

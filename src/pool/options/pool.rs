@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{CheckBeforeUse, InvalidOption};
+use crate::text::milliseconds::rounded_up;
 
 /// The largest `maxPoolSize`, and the number of connections at which an unlimited pool stops growing: 1,048,575.
 ///
@@ -249,7 +250,7 @@ impl OptionNumber for Duration {
     }
 
     fn to_number(self) -> u64 {
-        u64::try_from(self.as_millis()).unwrap_or(u64::MAX)
+        rounded_up(self)
     }
 }
 

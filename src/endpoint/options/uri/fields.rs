@@ -163,7 +163,7 @@ impl Reader {
             draft = self.read(&uri)?;
         }
         self.refuses_values = true;
-        // `Serialize` writes all TLS options except `tlsInsecure`, which no other option may contradict.
+        // `Serialize` writes TLS options that are false, too. No other option may contradict `tlsInsecure`.
         let counts = |value: &Json| *value != false && *value != "false";
         let given = |option: &str, all: bool| {
             draft.given.contains(&option)
@@ -316,7 +316,8 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// The options that are not written: secrets, and options that only set other options.
+    /// The options that are not written: secrets, options that only set other options, and `tlsInsecure`, which is
+    /// written in place of other options.
     const NOT_WRITTEN: [&str; 7] = [
         "uri",
         "password",
