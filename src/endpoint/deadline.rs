@@ -60,6 +60,12 @@ impl Deadline {
         self.at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
+    /// Returns the limit that the time left sets, or `None` if there is no limit.
+    #[cfg(feature = "oidc")]
+    pub fn rest(self) -> Option<ConnectTimeoutError> {
+        self.remaining().map(|limit| ConnectTimeoutError { limit, ..self.limit })
+    }
+
     /// Runs `step` until the deadline.
     pub async fn bound<T>(self, step: impl Future<Output = T>) -> Result<T, ConnectTimeoutError> {
         match self.at {

@@ -128,8 +128,11 @@ async fn time_of_a_callback_counts_only_with_timeout_ms() {
     let (limited, timeout) = (options(&server, slow()).connect_timeout(AGES), Duration::from_millis(50));
     let error = limited.timeout(timeout).endpoint().unwrap().connect().await.unwrap_err();
     assert!(shown(&error).contains("no access token was obtained within 50 ms"), "{error}");
+    assert!(error.is_timeout() && error.is_retryable(), "{error}");
     let error = options(&server, slow()).connect_timeout(LIMIT).timeout(AGES).endpoint().unwrap().connect().await;
-    assert!(shown(&error.unwrap_err()).contains("no access token was obtained within"));
+    let error = error.unwrap_err();
+    assert!(shown(&error).contains("no access token was obtained within"));
+    assert!(error.is_timeout() && error.is_retryable(), "{error}");
 }
 
 #[tokio::test]

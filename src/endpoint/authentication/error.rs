@@ -62,7 +62,7 @@ impl AuthenticationError {
     /// are kept.
     pub(in crate::endpoint) fn into_establish_error(self) -> EstablishError {
         let refused = self.server_error().cloned();
-        let is_of_network = matches!(self.cause, AuthenticationCause::Network(_) | AuthenticationCause::Timeout(_));
+        let is_of_network = matches!(self.cause, AuthenticationCause::Network(_)) || self.cause.is_timeout();
         match refused {
             Some(error) => handshake::judged_by(&error, EstablishError::permanent(Stage::Authenticate, self)),
             None if is_of_network => EstablishError::network(Stage::Authenticate, self),

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::{Cause, Conversation};
-use crate::endpoint::deadline::Deadline;
+use crate::endpoint::deadline::{ConnectTimeoutError, Deadline};
 use crate::endpoint::host_name;
 use crate::endpoint::options::{
     CallbackFuture, DEFAULT_ALLOWED_HOSTS, Host, IdpInfo, InvalidOption, Mechanism, OidcContext, OidcToken, Options,
@@ -38,10 +38,14 @@ const DATABASE: &str = "$external";
 const VERSION: u32 = 1;
 
 /// How long a callback that involves a human may take.
-const HUMAN_LIMIT: Duration = Duration::from_secs(5 * 60);
+const HUMAN_LIMIT: ConnectTimeoutError = limit_of_callback(Duration::from_secs(5 * 60));
 
 /// How long any other callback may take, if `timeoutMS` is not set.
-const MACHINE_LIMIT: Duration = Duration::from_secs(60);
+const MACHINE_LIMIT: ConnectTimeoutError = limit_of_callback(Duration::from_secs(60));
+
+const fn limit_of_callback(limit: Duration) -> ConnectTimeoutError {
+    ConnectTimeoutError::new("the limit of an OIDC callback", limit)
+}
 
 /// The server's error for a token that it does not accept: AuthenticationError.
 const NOT_ACCEPTED: i32 = 18;
@@ -188,13 +192,14 @@ impl Oidc {
     }
 
     /// Returns how long a callback may take, and whether that time counts towards `connectTimeoutMS`.
-    fn limit(&self, deadline: Deadline) -> (Duration, bool) {
+    fn limit(&self, deadline: Deadline) -> (ConnectTimeoutError, bool) {
         match (&self.allowed_hosts, self.timeout) {
             (Some(_), _) => (HUMAN_LIMIT, false),
             (None, None) if !deadline.is_whole() => (MACHINE_LIMIT, false),
             (None, timeout) => {
                 let timeout = timeout.filter(|timeout| !timeout.is_zero());
-                let limit = [timeout, deadline.remaining()].into_iter().flatten().min();
+                let timeout = timeout.map(|timeout| ConnectTimeoutError::new("timeoutMS", timeout));
+                let limit = [timeout, deadline.rest()].into_iter().flatten().min_by_key(|limit| limit.limit);
                 (limit.unwrap_or(MACHINE_LIMIT), true)
             }
         }
@@ -258,7 +263,7 @@ fn is_not_accepted(outcome: &Result<(), Cause>) -> bool {
 
 /// Returns whether a token could not be obtained in time.
 pub(super) fn is_timeout(error: &(dyn StdError + Send + Sync + 'static)) -> bool {
-    matches!(error.downcast_ref(), Some(NoToken::Timeout { .. }))
+    matches!(error.downcast_ref(), Some(NoToken::Timeout(_)))
 }
 
 fn provider(error: NoToken) -> Cause {
@@ -284,7 +289,7 @@ mod tests {
         let mut options = Options::new(["localhost"]).unwrap();
         options.credential = Some(credential);
         let oidc = Oidc::new(&options).unwrap();
-        let limit = Limit { time: Duration::from_secs(60), together: false };
+        let limit = Limit { time: MACHINE_LIMIT, together: false };
         let obtain = |call: fn() -> CallbackFuture<'static, OidcToken>| {
             let tokens = oidc.tokens.get();
             async move { tokens.current_or(limit, None, |_| call()).await }

@@ -252,7 +252,7 @@ pub struct ConnectTimeoutError {
     /// The time that was allowed.
     pub limit: Duration,
     /// The name of the limit: `connectTimeoutMS` for all steps together, `timeoutMS` or `socketTimeoutMS` for one
-    /// command.
+    /// command, or `the limit of an OIDC callback`.
     pub option: &'static str,
 }
 

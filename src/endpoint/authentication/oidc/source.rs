@@ -11,6 +11,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::super::token_file::{self, TokenFileError};
+use crate::endpoint::deadline::ConnectTimeoutError;
 use crate::endpoint::http::{HttpError, HttpRequest};
 use crate::endpoint::options::{
     Callback, CallbackError, CallbackFuture, CloudEnvironment, Credential, InvalidOption, OidcContext, OidcToken,
@@ -27,8 +28,8 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/tok
 pub(in crate::endpoint::authentication) enum NoToken {
     #[error("the OIDC callback failed: {0}")]
     Callback(#[source] CallbackError),
-    #[error("no access token was obtained within {}", Milliseconds(*limit))]
-    Timeout { limit: Duration },
+    #[error("no access token was obtained within {}", Milliseconds(.0.limit))]
+    Timeout(#[source] ConnectTimeoutError),
     #[error("the access token is empty")]
     Empty,
     #[error("{host} must not receive the tokens of human users: ALLOWED_HOSTS is {allowed:?}")]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::source::NoToken;
+use crate::endpoint::deadline::ConnectTimeoutError;
 use crate::endpoint::options::{CallbackFuture, IdpInfo, OidcToken, Secret};
 
 /// The minimum time between the starts of two calls.
@@ -25,7 +26,7 @@ impl Token {
 /// The time limit for obtaining a token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
-    pub time: Duration,
+    pub time: ConnectTimeoutError,
     /// Whether the time covers the wait for other calls and the call itself together, or each of them separately.
     pub together: bool,
 }
@@ -96,8 +97,8 @@ impl Tokens {
         if let Some(token) = self.current() {
             return Ok((token, false));
         }
-        let exceeded = |_| NoToken::Timeout { limit };
-        let mut last_call = timeout(limit, self.calling.lock()).await.map_err(exceeded)?;
+        let exceeded = |_| NoToken::Timeout(limit);
+        let mut last_call = timeout(limit.limit, self.calling.lock()).await.map_err(exceeded)?;
         // The earlier call, for which this call waited, obtained a token.
         if let Some(token) = self.current() {
             return Ok((token, false));
@@ -105,9 +106,9 @@ impl Tokens {
         if let Some(last_call) = *last_call {
             sleep_until(last_call + BETWEEN_CALLS).await;
         }
-        let left = if together { limit.saturating_sub(begun.elapsed()) } else { limit };
+        let left = if together { limit.limit.saturating_sub(begun.elapsed()) } else { limit.limit };
         if left.is_zero() {
-            return Err(NoToken::Timeout { limit });
+            return Err(NoToken::Timeout(limit));
         }
         let called = Instant::now();
         *last_call = Some(called);
@@ -115,7 +116,7 @@ impl Tokens {
             timeout(left, call(left)).await.map_err(exceeded)?.map_err(|error| match called.elapsed() < left {
                 true => NoToken::of_callback(error),
                 // The callback noticed that its time was up, and reports that in its own words.
-                false => NoToken::Timeout { limit },
+                false => NoToken::Timeout(limit),
             })?;
         let OidcToken { access_token, refresh_token, expires_in: _ } = obtained;
         if access_token.reveal().is_empty() {
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(60);
+    const LIMIT: ConnectTimeoutError = ConnectTimeoutError::new("timeoutMS", Duration::from_secs(60));
     const APART: Limit = Limit { time: LIMIT, together: false };
 
     fn obtained(text: &str) -> CallbackFuture<'static, OidcToken> {
@@ -203,11 +204,11 @@ mod tests {
         let tokens = Tokens::default();
         let begun = Instant::now();
         let stuck = tokens.current_or(APART, None, |_| Box::pin(pending()));
-        let waiting =
-            tokens.current_or(Limit { time: Duration::from_secs(10), together: false }, None, |_| obtained("b"));
+        let short = ConnectTimeoutError::new("timeoutMS", Duration::from_secs(10));
+        let waiting = tokens.current_or(Limit { time: short, together: false }, None, |_| obtained("b"));
         let (stuck, waiting) = tokio::join!(stuck, waiting);
-        assert!(matches!(stuck, Err(NoToken::Timeout { limit: LIMIT })));
-        assert!(matches!(waiting, Err(NoToken::Timeout { .. })));
+        assert!(matches!(stuck, Err(NoToken::Timeout(LIMIT))));
+        assert!(matches!(waiting, Err(NoToken::Timeout(_))));
         assert!((60_000..=60_001).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
         assert_eq!(obtain(&tokens, "c").await.0, "c");
     }
@@ -226,7 +227,7 @@ mod tests {
         });
         let (stuck, waiting) = tokio::join!(stuck, waiting);
         assert!(stuck.is_err());
-        assert!(matches!(waiting, Err(NoToken::Timeout { limit: LIMIT })));
+        assert!(matches!(waiting, Err(NoToken::Timeout(LIMIT))));
         assert!((60_000..=60_002).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
         assert_eq!(told.as_secs_f64().round(), 20.0);
     }
