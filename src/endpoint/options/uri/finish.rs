@@ -16,7 +16,7 @@ impl Draft {
         self.options.tls = self.tls_is_on(reader).then(|| self.tls.clone());
         self.options.proxy = self.proxy()?;
         self.options.credential = self.credential(reader);
-        self.set_zlib_level(reader);
+        self.set_zlib_level();
         Ok(self.options)
     }
 
@@ -94,17 +94,13 @@ impl Draft {
         })
     }
 
-    fn set_zlib_level(&mut self, reader: &mut Reader) {
+    /// Without zlib, the level has no effect. The specification says not to warn about that (OP_COMPRESSED,
+    /// "zlibCompressionLevel").
+    fn set_zlib_level(&mut self) {
         let Some(given) = self.zlib_level else { return };
-        let level = self.options.compressors.iter_mut().find_map(|compressor| match compressor {
-            Compressor::Zlib { level } => Some(level),
-            _ => None,
-        });
-        match level {
-            Some(level) => *level = given,
-            None => {
-                let reason = "zlib is not one of the compressors";
-                reader.warn(UriWarning::NoEffect { option: "zlibCompressionLevel", reason });
+        for compressor in &mut self.options.compressors {
+            if let Compressor::Zlib { level } = compressor {
+                *level = given;
             }
         }
     }
