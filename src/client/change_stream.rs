@@ -198,7 +198,7 @@ impl<T> ChangeStream<T> {
 
     /// Returns the same change stream as a stream of values of another type.
     #[doc(alias = "with_type")]
-    pub fn typed<U: DeserializeOwned>(mut self) -> ChangeStream<U> {
+    pub fn typed<U>(mut self) -> ChangeStream<U> {
         self.take_typed()
     }
 

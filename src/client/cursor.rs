@@ -178,7 +178,7 @@ impl<T> Cursor<T> {
 
     /// Returns the same cursor as a stream of values of another type.
     #[doc(alias = "with_type")]
-    pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
+    pub fn typed<U>(mut self) -> Cursor<U> {
         self.take_typed()
     }
 

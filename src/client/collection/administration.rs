@@ -4,7 +4,7 @@ use crate::client::session::SessionError;
 use std::marker::PhantomData;
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _};
+use serde::de::{Deserialize, Deserializer, Error as _};
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
@@ -163,10 +163,7 @@ impl<'c, T, C: AnyClient> ListCollections<'c, T, C> {
         ListCollections { request: self.request, cursor: self.cursor, collections: PhantomData }
     }
 
-    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
-    where
-        T: DeserializeOwned,
-    {
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         self.request.list(self.cursor)
     }
 }

@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 
 use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, rawdoc};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
@@ -102,10 +101,7 @@ impl<'c, T, C: AnyClient> Aggregate<'c, T, C> {
         Aggregate { request: self.request, cursor: self.cursor, documents: PhantomData }
     }
 
-    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
-    where
-        T: DeserializeOwned,
-    {
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         self.request.query(Verb::Aggregate, self.cursor)
     }
 }

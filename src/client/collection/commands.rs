@@ -89,7 +89,7 @@ impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
     }
 }
 
-builder!(RunCommand<T> => T, read_preference);
+builder!(RunCommand<T: DeserializeOwned> => T, read_preference);
 
 /// The application's own command that opens a cursor: [`Database::run_cursor_command`].
 #[must_use = "it is sent when it is awaited or run"]
@@ -145,10 +145,7 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         RunCursorCommand { request, more, batch_size, max_time, cursor_type, timeout_mode, documents: PhantomData }
     }
 
-    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
-    where
-        T: DeserializeOwned,
-    {
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         let Self { request, more, batch_size, max_time, cursor_type, timeout_mode, .. } = self;
         let cursor = more.finish().map(|more| {
             request.cursor(false, move |opening| {

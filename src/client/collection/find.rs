@@ -81,10 +81,7 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
         Find { request, cursor, is_single_batch, cursor_type, documents: PhantomData }
     }
 
-    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
-    where
-        T: DeserializeOwned,
-    {
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         let Self { mut request, cursor, is_single_batch, cursor_type, .. } = self;
         if is_single_batch {
             request.body.put("limit", "singleBatch", Shape::Any, &true);
@@ -149,4 +146,4 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
     }
 }
 
-builder!(FindOne<T> => Option<T>, read_preference, read_concern);
+builder!(FindOne<T: DeserializeOwned> => Option<T>, read_preference, read_concern);

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use bson::{Bson, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
 use serde::Serialize;
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _};
+use serde::de::{Deserialize, Deserializer, Error as _};
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
@@ -208,10 +208,7 @@ impl<'c, T, C: AnyClient> ListIndexes<'c, T, C> {
         ListIndexes { request: self.request, cursor: self.cursor, indexes: PhantomData }
     }
 
-    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
-    where
-        T: DeserializeOwned,
-    {
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         self.request.list(self.cursor)
     }
 }

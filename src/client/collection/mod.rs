@@ -228,7 +228,7 @@ impl<C> fmt::Debug for Database<C> {
 /// the commands as sent on the wire.
 pub struct Collection<T = Document, C = Client> {
     namespace: Arc<Namespace<C>>,
-    documents: PhantomData<fn(T) -> T>,
+    documents: PhantomData<fn() -> T>,
 }
 
 impl<T, C: AnyClient> Collection<T, C> {

@@ -114,7 +114,7 @@ macro_rules! modifies {
             }
         }
 
-        builder!($name<T> => Option<T>, write_concern);
+        builder!($name<T: DeserializeOwned> => Option<T>, write_concern);
     };
 }
 

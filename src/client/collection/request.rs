@@ -6,7 +6,6 @@ use std::panic::Location;
 use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
-use serde::de::DeserializeOwned;
 
 use super::super::Client;
 use super::super::appending::own_read_concern;
@@ -145,7 +144,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
     }
 
     /// Runs a query.
-    pub fn query<T: DeserializeOwned>(
+    pub fn query<T>(
         self,
         verb: Verb,
         options: CursorOptions,
@@ -191,10 +190,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
     }
 
     /// Runs a command on the primary whose reply contains a cursor over descriptions.
-    pub fn list<T: DeserializeOwned>(
-        mut self,
-        options: CursorOptions,
-    ) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
+    pub fn list<T>(mut self, options: CursorOptions) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         self.read_preference = Some(&PRIMARY);
         self.query(Verb::Aggregate, options)
     }
@@ -376,9 +372,10 @@ macro_rules! cursor_options {
     };
 }
 
-/// Gives a builder the methods that all builders share, and its future. The builder must have a `send` method.
+/// Gives a builder the methods that all builders share, and its future. The builder must have a `send` method. A type
+/// that the call itself reads has a bound; a cursor's type has none, because it may borrow from the batch.
 macro_rules! builder {
-    ($name:ident $(<$t:ident>)? => $output:ty $(, $inherited:ident)*) => {
+    ($name:ident $(<$t:ident $(: $bound:path)?>)? => $output:ty $(, $inherited:ident)*) => {
         impl<'c $(, $t)?, C: super::AnyClient> $name<'c $(, $t)?, C> {
             /// Sets the session that the call belongs to. If the session is in a transaction, the call is a part of it.
             pub fn session(mut self, session: &'c mut C::Session) -> Self {
@@ -404,7 +401,7 @@ macro_rules! builder {
             $(builder!(@inherited $inherited);)*
         }
 
-        impl<'c $(, $t: serde::de::DeserializeOwned)?> IntoFuture for $name<'c $(, $t)?> {
+        impl<'c $(, $t $(: $bound)?)?> IntoFuture for $name<'c $(, $t)?> {
             type Output = Result<$output, ClientError>;
             type IntoFuture = std::pin::Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
@@ -424,7 +421,7 @@ macro_rules! builder {
             }
         }
 
-        impl<'c $(, $t: serde::de::DeserializeOwned)?, C: super::AnyClient> super::Call for $name<'c $(, $t)?, C> {
+        impl<'c $(, $t $(: $bound)?)?, C: super::AnyClient> super::Call for $name<'c $(, $t)?, C> {
             type Client = C;
             type Output = $output;
 

@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 
 use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, rawdoc};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
@@ -205,10 +204,7 @@ impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
         ListSearchIndexes { request, stage, batch_size, timeout_mode, indexes: PhantomData }
     }
 
-    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send
-    where
-        T: DeserializeOwned,
-    {
+    fn send(self) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         let Self { mut request, stage, batch_size, timeout_mode, .. } = self;
         let cursor = stage.finish().map(|stage| {
             request.body.add("pipeline", &[rawdoc! { "$listSearchIndexes": stage }]);

@@ -110,7 +110,7 @@ impl<T> ChangeStream<T> {
 
     /// Returns the same change stream as an iterator of values of another type.
     #[doc(alias = "with_type")]
-    pub fn typed<U: DeserializeOwned>(mut self) -> ChangeStream<U> {
+    pub fn typed<U>(mut self) -> ChangeStream<U> {
         ChangeStream { client: self.client.clone(), stream: self.stream.take_typed() }
     }
 }

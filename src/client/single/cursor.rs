@@ -114,7 +114,7 @@ impl<T> Cursor<T> {
 
     /// Returns the same cursor as an iterator of values of another type.
     #[doc(alias = "with_type")]
-    pub fn typed<U: DeserializeOwned>(mut self) -> Cursor<U> {
+    pub fn typed<U>(mut self) -> Cursor<U> {
         Cursor { client: self.client.clone(), cursor: self.cursor.take_typed() }
     }
 }

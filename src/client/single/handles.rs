@@ -123,8 +123,8 @@ fn run<P: Call<Client = Client>, R: Returned<P::Output>>(call: P) -> Result<R, C
 
 /// Gives builders the method that runs them.
 macro_rules! calls {
-    ($($builder:ident $(<$t:ident>)? => $output:ty,)*) => { $(
-        impl<'c $(, $t: DeserializeOwned)?> $builder<'c $(, $t)?, Client> {
+    ($($builder:ident $(<$t:ident $(: $bound:path)?>)? => $output:ty,)*) => { $(
+        impl<'c $(, $t $(: $bound)?)?> $builder<'c $(, $t)?, Client> {
             /// Sends the command, and waits for the outcome.
             ///
             /// # Errors
@@ -155,10 +155,10 @@ calls! {
     DropNamespace => (),
     EstimatedDocumentCount => u64,
     Find<T> => Cursor<T>,
-    FindOne<T> => Option<T>,
-    FindOneAndDelete<T> => Option<T>,
-    FindOneAndReplace<T> => Option<T>,
-    FindOneAndUpdate<T> => Option<T>,
+    FindOne<T: DeserializeOwned> => Option<T>,
+    FindOneAndDelete<T: DeserializeOwned> => Option<T>,
+    FindOneAndReplace<T: DeserializeOwned> => Option<T>,
+    FindOneAndUpdate<T: DeserializeOwned> => Option<T>,
     InsertMany => InsertManyResult,
     InsertOne => InsertOneResult,
     ListCollectionNames => Vec<String>,
@@ -170,7 +170,7 @@ calls! {
     ListSearchIndexes<T> => Cursor<T>,
     Rename => (),
     Replace => UpdateResult,
-    RunCommand<T> => T,
+    RunCommand<T: DeserializeOwned> => T,
     RunCursorCommand<T> => Cursor<T>,
     Update => UpdateResult,
     Watch<T> => ChangeStream<T>,

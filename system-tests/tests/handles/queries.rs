@@ -3,7 +3,7 @@
 use bson::{Bson, Document, doc};
 use serde::Deserialize;
 use wharf::client::{OperationType, ReturnDocument, TransactionOptions, WriteModel};
-use wharf::{Client, ClientError, ReadPreference, ReadPreferenceMode};
+use wharf::{Client, ClientError, Collection, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::replica_set;
 
 use super::documents::filled;
@@ -20,6 +20,30 @@ async fn documents_are_counted_in_three_ways() {
     assert_eq!(customers, [Bson::from("customer 0"), Bson::from("customer 1")]);
     let secondary = ReadPreference::new(ReadPreferenceMode::SecondaryPreferred);
     assert_eq!(orders.count_documents(doc! {}).read_preference(&secondary).await.unwrap(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_may_borrow_from_the_batch() {
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Customer<'b> {
+        #[serde(rename = "_id")]
+        id: i32,
+        customer: &'b str,
+    }
+    /// A handle of a type with one lifetime is a handle of the type with any shorter lifetime.
+    fn shorter<'s>(orders: &'s Collection<Customer<'static>>, _: &'s str) -> &'s Collection<Customer<'s>> {
+        orders
+    }
+
+    let (_server, orders) = filled("borrowing").await;
+    let (orders, name) = (orders.clone_with_type(), String::new());
+    let mut found = shorter(&orders, &name).find(doc! { "_id": 3 }).await.unwrap();
+    assert!(found.advance().await.unwrap());
+    assert_eq!(found.current::<Customer<'_>>().unwrap(), Customer { id: 3, customer: "customer 1" });
+    let stages = [doc! { "$match": { "_id": 4 } }];
+    let mut found = orders.aggregate(stages).typed::<Customer<'_>>().await.unwrap().typed::<Customer<'_>>();
+    assert!(found.advance().await.unwrap());
+    assert_eq!(found.current::<Customer<'_>>().unwrap().customer, "customer 0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
