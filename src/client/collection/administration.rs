@@ -3,8 +3,9 @@
 use crate::client::session::SessionError;
 use std::marker::PhantomData;
 
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
@@ -212,6 +213,23 @@ impl<'de> Deserialize<'de> for CollectionSpecification {
     }
 }
 
+/// Writes the form that the server sends.
+impl Serialize for CollectionSpecification {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut info = doc! { "readOnly": self.read_only };
+        info.extend(self.uuid.map(|uuid| ("uuid".to_owned(), uuid.into())));
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", &self.name)?;
+        map.serialize_entry("type", &self.collection_type)?;
+        map.serialize_entry("options", &self.options)?;
+        map.serialize_entry("info", &info)?;
+        if let Some(index) = &self.id_index {
+            map.serialize_entry("idIndex", index)?;
+        }
+        map.end()
+    }
+}
+
 command! {
     /// A query for the names of collections: [`Database::list_collection_names`].
     ListCollectionNames => Vec<String>: authorized_collections, comment, filter, max_time
@@ -264,7 +282,8 @@ impl<'c, C: AnyClient> ListDatabaseNames<'c, C> {
 }
 
 /// A database, as the server describes it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct DatabaseSpecification {
     /// The name.
@@ -274,6 +293,7 @@ pub struct DatabaseSpecification {
     /// Whether it contains no collections.
     pub empty: bool,
     /// The size on each shard, in bytes. Only sharded clusters report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub shards: Option<Document>,
 }
 
@@ -320,5 +340,25 @@ pub(super) fn found_or_not(outcome: Result<RawDocumentBuf, ClientError>) -> Resu
     match outcome {
         Err(error) if error.server_error().is_some_and(|error| error.code == NAMESPACE_NOT_FOUND) => Ok(()),
         outcome => outcome.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collection_is_written_as_the_server_sends_it() {
+        let index = doc! { "key": { "_id": 1 }, "name": "_id_", "v": 2 };
+        let uuid = Bson::from(bson::Uuid::from_bytes([7; 16]));
+        let collection = doc! {
+            "name": "orders", "type": "collection", "options": { "capped": true },
+            "info": { "readOnly": false, "uuid": uuid }, "idIndex": index,
+        };
+        let view = doc! { "name": "cheap", "type": "view", "options": {}, "info": { "readOnly": true } };
+        for document in [collection, view] {
+            let read: CollectionSpecification = bson::deserialize_from_document(document.clone()).unwrap();
+            assert_eq!(bson::serialize_to_document(&read).unwrap(), document);
+        }
     }
 }

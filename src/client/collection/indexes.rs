@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::marker::PhantomData;
 
 use bson::{Bson, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
-use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::ser::{Error as _, Serialize, SerializeMap, Serializer};
 
 use super::super::Client;
 use super::super::cursor::{Cursor, TimeoutMode};
@@ -115,6 +115,13 @@ impl IndexModel {
             }
         };
         Ok((self.fields.finish()?, name))
+    }
+}
+
+/// Writes the form that the server takes. Without [`name`](Self::name), it has no name yet.
+impl Serialize for IndexModel {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.fields.document().map_err(S::Error::custom)?.serialize(serializer)
     }
 }
 
@@ -234,6 +241,19 @@ impl<'de> Deserialize<'de> for IndexSpecification {
     }
 }
 
+/// Writes the form that the server sends.
+impl Serialize for IndexSpecification {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("key", &self.keys)?;
+        map.serialize_entry("name", &self.name)?;
+        for (option, value) in &self.options {
+            map.serialize_entry(option, value)?;
+        }
+        map.end()
+    }
+}
+
 impl IndexSpecification {
     pub(in crate::client) fn of(mut index: Document) -> Result<Self, &'static str> {
         let Some(Bson::String(name)) = index.remove("name") else { return Err("an index has no text in name") };
@@ -279,6 +299,14 @@ mod tests {
     use bson::rawdoc;
 
     use super::*;
+
+    #[test]
+    fn index_is_written_as_the_server_takes_it() {
+        let index = IndexModel::new(rawdoc! { "price": -1 }).unique(true);
+        let written = bson::serialize_to_raw_document_buf(&index).unwrap();
+        assert_eq!(written, rawdoc! { "key": { "price": -1 }, "unique": true });
+        bson::serialize_to_document(&IndexModel::new("price")).unwrap_err();
+    }
 
     #[test]
     fn name_of_an_index_is_made_of_its_keys() {

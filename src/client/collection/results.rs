@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use bson::{Bson, RawBsonRef, RawDocument};
+use serde::ser::Serializer;
 
 /// The result of `insert_one`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct InsertOneResult {
     /// Whether the server acknowledged the write. With the write concern `w: 0` it does not.
@@ -15,17 +17,20 @@ pub struct InsertOneResult {
 }
 
 /// The result of `insert_many`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct InsertManyResult {
     /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not.
     pub acknowledged: bool,
     /// The `_id`s of the documents, keyed by the documents' positions. The client may have added some of them.
+    #[serde(serialize_with = "by_place")]
     pub inserted_ids: BTreeMap<usize, Bson>,
 }
 
 /// The result of `update_one`, `update_many` or `replace_one`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct UpdateResult {
     /// Whether the server acknowledged the write. With the write concern `w: 0` it does not, and the numbers are 0.
@@ -36,11 +41,13 @@ pub struct UpdateResult {
     /// [`matched_count`](Self#structfield.matched_count) if some documents already had the new values.
     pub modified_count: u64,
     /// The `_id` of the document that `upsert` inserted.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub upserted_id: Option<Bson>,
 }
 
 /// The result of `delete_one` or `delete_many`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct DeleteResult {
     /// Whether the server acknowledged the write. With the write concern `w: 0` it does not, and the number is 0.
@@ -50,7 +57,8 @@ pub struct DeleteResult {
 }
 
 /// The result of `bulk_write`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct BulkWriteResult {
     /// Whether the server acknowledged the writes. With the write concern `w: 0` it does not, and the numbers are 0.
@@ -64,9 +72,16 @@ pub struct BulkWriteResult {
     /// The number of documents that were deleted.
     pub deleted_count: u64,
     /// The `_id`s of the inserted documents, keyed by the positions of the writes.
+    #[serde(serialize_with = "by_place")]
     pub inserted_ids: BTreeMap<usize, Bson>,
     /// The `_id`s of the documents that `upsert` inserted, keyed by the positions of the writes.
+    #[serde(serialize_with = "by_place")]
     pub upserted_ids: BTreeMap<usize, Bson>,
+}
+
+/// Writes the positions as text, because keys of documents are text.
+fn by_place<S: Serializer>(ids: &BTreeMap<usize, Bson>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(ids.iter().map(|(place, id)| (place.to_string(), id)))
 }
 
 /// The reply to a write with one statement. For `w: 0`, the client makes up a reply without these fields.
@@ -125,4 +140,22 @@ fn count(value: RawBsonRef<'_>) -> Option<u64> {
 fn first_id(upserted: RawBsonRef<'_>) -> Option<Bson> {
     let first = upserted.as_array()?.into_iter().next()?.ok()?;
     first.as_document()?.get("_id").ok()??.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn results_are_written_with_the_names_of_the_specification() {
+        let updated = UpdateResult { acknowledged: true, matched_count: 2, modified_count: 1, upserted_id: None };
+        let expected = doc! { "acknowledged": true, "matchedCount": 2_i64, "modifiedCount": 1_i64 };
+        assert_eq!(bson::serialize_to_document(&updated).unwrap(), expected);
+        let inserted = InsertManyResult { acknowledged: true, inserted_ids: [(0, Bson::Int32(7))].into() };
+        let expected = doc! { "acknowledged": true, "insertedIds": { "0": 7 } };
+        assert_eq!(bson::serialize_to_document(&inserted).unwrap(), expected);
+        assert_eq!(InsertOneResult::default().inserted_id, Bson::Null);
+    }
 }

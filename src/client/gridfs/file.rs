@@ -4,22 +4,28 @@ use bson::{Bson, DateTime, Document};
 use serde::de::{Deserialize, Deserializer, Error as _};
 
 /// The document of a file in the files collection of its bucket.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct FilesCollectionDocument {
     /// The file's `_id`: an [`ObjectId`](bson::oid::ObjectId), or a value that the application has chosen.
+    #[serde(rename = "_id")]
     pub id: Bson,
     /// The length in bytes.
     pub length: u64,
     /// The length of each chunk except the last, in bytes (`chunkSize`).
+    #[serde(rename = "chunkSize")]
     pub chunk_size_bytes: u32,
     /// When the upload was finished (`uploadDate`).
     pub upload_date: DateTime,
     /// The name. Files with the same name are revisions of one another. Old files may have no name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub filename: Option<String>,
     /// Data that the application has stored with the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Document>,
     /// All other fields, such as `md5` and `contentType` from older programs.
+    #[serde(flatten)]
     pub other: Document,
 }
 
@@ -114,10 +120,17 @@ mod tests {
     }
 
     #[test]
-    fn file_of_an_older_program_keeps_its_fields() {
+    fn file_of_an_older_program_keeps_its_fields_when_it_is_read_and_written() {
         let mut old = file(1, 4);
         old.extend(doc! { "md5": "x", "contentType": "text/plain", "aliases": ["a"] });
         let file = FilesCollectionDocument::of(old).unwrap();
+        let written = bson::serialize_to_document(&file).unwrap();
+        assert!(
+            written.contains_key("uploadDate")
+                && written.contains_key("chunkSize")
+                && !written.contains_key("metadata")
+        );
+        assert_eq!(FilesCollectionDocument::of(written), Ok(file.clone()));
         assert_eq!((file.filename, file.metadata), (None, None));
         assert_eq!(file.other, doc! { "md5": "x", "contentType": "text/plain", "aliases": ["a"] });
     }
