@@ -161,7 +161,8 @@ mod tests {
             "_id": { "_data": "82" }, "operationType": "update", "ns": { "db": "shop", "coll": "orders" },
             "documentKey": { "_id": 1 },
             "updateDescription": {
-                "updatedFields": { "a.b": 2 }, "removedFields": ["c"], "truncatedArrays": [{ "field": "d", "newSize": 3 }],
+                "updatedFields": { "a.b": 2 }, "removedFields": ["c"],
+                "truncatedArrays": [{ "field": "d", "newSize": 3 }],
             },
             "clusterTime": Timestamp { time: 7, increment: 1 },
         };

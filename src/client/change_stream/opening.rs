@@ -188,6 +188,14 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         self
     }
 
+    /// Applies `set` to this call and the value, if there is one. For options that take no `None`.
+    pub fn optional<V>(self, value: Option<V>, set: impl FnOnce(Self, V) -> Self) -> Self {
+        match value {
+            Some(value) => set(self, value),
+            None => self,
+        }
+    }
+
     async fn open(self) -> Result<ChangeStream<T>, ClientError> {
         let Self { client, target, pipeline, stage, mut options, read_preference, session, .. } = self;
         let client = client.running().clone();

@@ -267,9 +267,6 @@ macro_rules! options {
     (@method $place:tt $field:literal real $(#[$doc:meta])* $method:ident) => {
         options!(@of $place $field (f64) Any $(#[$doc])* $method);
     };
-    (@method $place:tt $field:literal text $(#[$doc:meta])* $method:ident) => {
-        options!(@of $place $field (&str) Any $(#[$doc])* $method);
-    };
     (@method $place:tt $field:literal value $(#[$doc:meta])* $method:ident) => {
         options!(@of $place $field (impl serde::Serialize) Any $(#[$doc])* $method);
     };
@@ -281,6 +278,13 @@ macro_rules! options {
     };
     (@method $place:tt $field:literal hint $(#[$doc:meta])* $method:ident) => {
         options!(@of $place $field (impl serde::Serialize) Hint $(#[$doc])* $method);
+    };
+    (@method [$($place:ident).+] $field:literal text $(#[$doc:meta])* $method:ident) => {
+        $(#[$doc])*
+        pub fn $method(mut self, text: impl AsRef<str>) -> Self {
+            self.$($place).+.set(stringify!($method), $field, Shape::Any, text.as_ref());
+            self
+        }
     };
     (@method [$($place:ident).+] $field:literal milliseconds $(#[$doc:meta])* $method:ident) => {
         $(#[$doc])*

@@ -398,6 +398,15 @@ macro_rules! builder {
                 self
             }
 
+            /// Applies `set` to this call and the value, if there is one. For options that take no `None`:
+            /// `.optional(limit, Find::limit)`.
+            pub fn optional<V>(self, value: Option<V>, set: impl FnOnce(Self, V) -> Self) -> Self {
+                match value {
+                    Some(value) => set(self, value),
+                    None => self,
+                }
+            }
+
             $(builder!(@inherited $inherited);)*
         }
 

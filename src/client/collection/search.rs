@@ -94,14 +94,14 @@ impl SearchIndexModel {
     }
 
     /// Sets the name (`name`). By default the name is `default`.
-    pub fn name(mut self, name: &str) -> Self {
-        self.fields.set("name", "name", Shape::Any, name);
+    pub fn name(mut self, name: impl AsRef<str>) -> Self {
+        self.fields.set("name", "name", Shape::Any, name.as_ref());
         self
     }
 
     /// Sets the type (`type`): `search`, which is the default, or `vectorSearch`.
-    pub fn index_type(mut self, index_type: &str) -> Self {
-        self.fields.set("index_type", "type", Shape::Any, index_type);
+    pub fn index_type(mut self, index_type: impl AsRef<str>) -> Self {
+        self.fields.set("index_type", "type", Shape::Any, index_type.as_ref());
         self
     }
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf};
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned};
 
 use super::Client;
 use crate::client::{self, Advanced, ClientError, PAUSE, read};
@@ -46,10 +46,31 @@ impl<T> Cursor<T> {
     /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After [`ClientError::OnRuntime`]
     /// and [`ClientError::InUse`], the cursor continues.
     pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
-        match self.advance()? {
+        match self.step()? {
             Some(range) => self.cursor.document(range).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Advances to the next document, which [`current`](Self::current) then reads. Returns false at the end of the
+    /// results.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`next_document`](Self::next_document).
+    pub fn advance(&mut self) -> Result<bool, ClientError> {
+        Ok(self.step()?.is_some())
+    }
+
+    /// Reads the document that the cursor last returned. Its strings can be borrowed from the batch.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Reply`] if serde cannot read the document, or if there is none: the cursor has not advanced, or has
+    /// ended.
+    #[doc(alias = "deserialize_current")]
+    pub fn current<'b, U: Deserialize<'b>>(&'b self) -> Result<U, ClientError> {
+        self.cursor.current()
     }
 
     /// Returns the next document, or `None` if there is none at the moment. In this case, a tailable cursor has fetched
@@ -73,7 +94,7 @@ impl<T> Cursor<T> {
     }
 
     /// Advances to the next document, waiting for it at the end of a tailable cursor.
-    fn advance(&mut self) -> Advanced {
+    fn step(&mut self) -> Advanced {
         let Self { client, cursor } = self;
         if cursor.has_document() {
             return at_once(cursor.step());

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use wharf::client::{CursorType, ReturnDocument, Session, TransactionOptions, WriteModel};
+use wharf::client::action::Find;
+use wharf::client::{CursorType, IndexModel, ReturnDocument, Session, TransactionOptions, WriteModel};
 use wharf::{Acknowledgement, Client, ClientError, Database, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -151,6 +152,8 @@ async fn last_value_of_an_option_is_sent_and_none_unsets_it() {
     let _ = find.options(doc! { "new": 1 }).skip(3).comment(Some("c")).let_vars(None::<Document>).await.unwrap();
     let _ = orders.find(&filter).limit(10).limit(0).cursor_type(CursorType::TailableAwait).await.unwrap();
     orders.update_one(&filter, [doc! {}]).sort(&by_price).upsert(true).sort(&by_date).upsert(false).await.unwrap();
+    let _ = orders.find(&filter).optional(Some(7), Find::limit).optional(None, Find::skip).await.unwrap();
+    orders.create_index(IndexModel::new(&by_date).name(format!("by_{}", "date"))).await.unwrap();
     let expected = [
         doc! {
             "find": "orders", "filter": &filter, "sort": by_date.clone(), "limit": 7_i64, "new": 1, "skip": 3_i64,
@@ -159,8 +162,10 @@ async fn last_value_of_an_option_is_sent_and_none_unsets_it() {
         doc! { "find": "orders", "filter": &filter, "tailable": true, "awaitData": true },
         doc! {
             "update": "orders", "ordered": true,
-            "updates": [{ "q": &filter, "u": [{}], "sort": by_date, "upsert": false }],
+            "updates": [{ "q": &filter, "u": [{}], "sort": by_date.clone(), "upsert": false }],
         },
+        doc! { "find": "orders", "filter": &filter, "limit": 7_i64 },
+        doc! { "createIndexes": "orders", "indexes": [{ "key": by_date, "name": "by_date" }] },
     ];
     assert_sent(&server, &expected);
 }

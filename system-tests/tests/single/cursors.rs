@@ -49,6 +49,14 @@ fn iterator_yields_all_documents_of_several_batches() {
     }
     assert_eq!(lent, ids);
     assert!(cursor.is_over());
+
+    let mut cursor = client.cursor(Operation::read("single", &find("batches"))).run().unwrap();
+    let mut advanced = Vec::new();
+    while cursor.advance().unwrap() {
+        advanced.push(cursor.current::<Thing>().unwrap().id);
+    }
+    assert_eq!(advanced, ids);
+    assert!(cursor.current::<Thing>().is_err());
 }
 
 #[test]
