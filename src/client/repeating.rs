@@ -131,23 +131,28 @@ impl<T, E> Repeating<T, E> {
                         Err(error) => ControlFlow::Break(Err(error.into())),
                     };
                 }
-                (NextStep::Commit, last_commit) => match session.commit_transaction().await {
-                    Ok(()) => self.next = NextStep::Return,
-                    // No server was found for this commit, and the outcome of the last commit is unknown.
-                    Err(ClientError::Selection(_)) if last_commit.is_some() => {
-                        self.next = NextStep::Report;
-                        self.last_error = last_commit;
+                (NextStep::Commit { after }, last_commit) => {
+                    if !after.is_zero() {
+                        session.client().pause(after).await;
                     }
-                    Err(error) => {
-                        if session.transaction_state() == TransactionState::InProgress {
-                            // The session refused the commit.
-                            let _ = session.abort_transaction().await;
+                    match session.commit_transaction().await {
+                        Ok(()) => self.next = NextStep::Return,
+                        // No server was found for this commit, and the outcome of the last commit is unknown.
+                        Err(ClientError::Selection(_)) if last_commit.is_some() => {
+                            self.next = NextStep::Report;
+                            self.last_error = last_commit;
                         }
-                        let (labels, expired) = (error.labels(), error.is_max_time_expired());
-                        self.next = self.repetitions.after_commit_error(labels, expired, now(), random_fraction());
-                        self.last_error = Some(LastError::Commit(error));
+                        Err(error) => {
+                            if session.transaction_state() == TransactionState::InProgress {
+                                // The session refused the commit.
+                                let _ = session.abort_transaction().await;
+                            }
+                            let (labels, expired) = (error.labels(), error.is_max_time_expired());
+                            self.next = self.repetitions.after_commit_error(labels, expired, now(), random_fraction());
+                            self.last_error = Some(LastError::Commit(error));
+                        }
                     }
-                },
+                }
                 (NextStep::Return, _) => match self.value.take() {
                     Some(value) => return ControlFlow::Break(Ok(value)),
                     None => unreachable!("the transaction ended without a value"),

@@ -17,8 +17,11 @@ pub enum NextStep {
         /// How long to wait first: zero before the first run.
         after: Duration,
     },
-    /// Commit.
-    Commit,
+    /// Wait and commit.
+    Commit {
+        /// How long to wait first: zero before the first commit and its first repetition.
+        after: Duration,
+    },
     /// Return the callback's value: the callback ended its transaction itself, or the commit succeeded.
     Return,
     /// Report the error.
@@ -34,6 +37,8 @@ pub struct Repetitions {
     began: Instant,
     limit: Duration,
     runs: u32,
+    /// How often a commit has been repeated.
+    repeated_commits: u32,
 }
 
 impl Repetitions {
@@ -44,7 +49,7 @@ impl Repetitions {
             Some(Duration::ZERO) => Duration::MAX,
             Some(limit) => limit,
         };
-        Self { began: now, limit, runs: 0 }
+        Self { began: now, limit, runs: 0, repeated_commits: 0 }
     }
 
     /// Begins the first run of the callback.
@@ -56,7 +61,7 @@ impl Repetitions {
     /// Decides on the next step after the callback returned a value, from the session's state.
     pub fn after_callback(&self, state: TransactionState) -> NextStep {
         match state {
-            TransactionState::Starting | TransactionState::InProgress => NextStep::Commit,
+            TransactionState::Starting | TransactionState::InProgress => NextStep::Commit { after: Duration::ZERO },
             TransactionState::None | TransactionState::Committed | TransactionState::Aborted => NextStep::Return,
         }
     }
@@ -77,12 +82,24 @@ impl Repetitions {
         random: f64,
     ) -> NextStep {
         if labels.contains(Labels::UNKNOWN_COMMIT_RESULT) && !is_max_time_expired {
-            if self.left(now).is_zero() { NextStep::ReportTimeout } else { NextStep::Commit }
+            if self.left(now).is_zero() { NextStep::ReportTimeout } else { self.commit_again(now, random) }
         } else if labels.contains(Labels::TRANSIENT_TRANSACTION) {
             self.repeat(now, random)
         } else {
             NextStep::Report
         }
+    }
+
+    /// The first repetition follows at once. The specification asks for no pause, but a commit can fail before the
+    /// client has sent anything. Without a pause, these repetitions would let no other task of their thread run.
+    fn commit_again(&mut self, now: Instant, random: f64) -> NextStep {
+        let after = match self.repeated_commits {
+            0 => Duration::ZERO,
+            // At most half of the time left, so that time remains for the commit.
+            repeated => transaction_backoff(repeated, random).min(self.left(now) / 2),
+        };
+        self.repeated_commits = self.repeated_commits.saturating_add(1);
+        NextStep::Commit { after }
     }
 
     fn repeat(&mut self, now: Instant, random: f64) -> NextStep {
@@ -105,6 +122,7 @@ mod tests {
 
     const TRANSIENT: Labels = Labels::TRANSIENT_TRANSACTION;
     const UNKNOWN: Labels = Labels::UNKNOWN_COMMIT_RESULT;
+    const AT_ONCE: NextStep = NextStep::Commit { after: Duration::ZERO };
 
     fn begun(limit: Option<Duration>) -> (Repetitions, Instant) {
         let now = Instant::now();
@@ -117,12 +135,16 @@ mod tests {
         NextStep::RunCallback { after: Duration::from_secs_f64(millis / 1_000.0) }
     }
 
+    fn commit_after(millis: f64) -> NextStep {
+        NextStep::Commit { after: Duration::from_secs_f64(millis / 1_000.0) }
+    }
+
     #[test]
     fn value_is_returned_after_a_commit_or_if_the_callback_ended_the_transaction() {
         let (repetitions, _) = begun(None);
         for (state, expected) in [
-            (TransactionState::Starting, NextStep::Commit),
-            (TransactionState::InProgress, NextStep::Commit),
+            (TransactionState::Starting, AT_ONCE),
+            (TransactionState::InProgress, AT_ONCE),
             (TransactionState::None, NextStep::Return),
             (TransactionState::Committed, NextStep::Return),
             (TransactionState::Aborted, NextStep::Return),
@@ -157,12 +179,26 @@ mod tests {
     #[test]
     fn commit_alone_is_repeated_while_its_result_is_unknown() {
         let (mut repetitions, now) = begun(None);
-        assert_eq!(repetitions.after_commit_error(UNKNOWN, false, now, 0.5), NextStep::Commit);
+        assert_eq!(repetitions.after_commit_error(UNKNOWN, false, now, 0.5), AT_ONCE);
         assert_eq!(repetitions.after_commit_error(UNKNOWN, true, now, 0.5), NextStep::Report, "MaxTimeMSExpired");
         let both = UNKNOWN.with(TRANSIENT);
-        assert_eq!(repetitions.after_commit_error(both, false, now, 0.5), NextStep::Commit);
+        assert_eq!(repetitions.after_commit_error(both, false, now, 0.5), commit_after(3.75));
         // The commit is not repeated, but the label allows repeating the whole transaction.
         assert_eq!(repetitions.after_commit_error(both, true, now, 0.5), after(3.75));
+    }
+
+    #[test]
+    fn repeated_commits_pause_but_for_the_first() {
+        let (mut repetitions, now) = begun(Some(Duration::from_millis(100)));
+        for expected in [AT_ONCE, commit_after(7.5), commit_after(11.25)] {
+            assert_eq!(repetitions.after_commit_error(UNKNOWN, false, now, 1.0), expected);
+        }
+        let late = now + Duration::from_millis(98);
+        assert_eq!(
+            repetitions.after_commit_error(UNKNOWN, false, late, 1.0),
+            commit_after(1.0),
+            "half of the time left"
+        );
     }
 
     #[test]
@@ -180,7 +216,7 @@ mod tests {
             let (mut repetitions, now) = begun(limit);
             let end = now + Duration::from_millis(end);
             let before = end - Duration::from_millis(1);
-            assert_eq!(repetitions.after_commit_error(UNKNOWN, false, before, 0.5), NextStep::Commit);
+            assert_eq!(repetitions.after_commit_error(UNKNOWN, false, before, 0.5), AT_ONCE);
             assert_eq!(repetitions.after_commit_error(UNKNOWN, false, end, 0.5), NextStep::ReportTimeout);
             assert_eq!(repetitions.after_callback_error(TRANSIENT, end, 0.0), NextStep::ReportTimeout);
             assert_eq!(
@@ -192,6 +228,6 @@ mod tests {
         }
         let (mut repetitions, now) = begun(Some(Duration::ZERO));
         let late = now + Duration::from_secs(1_000_000);
-        assert_eq!(repetitions.after_commit_error(UNKNOWN, false, late, 0.5), NextStep::Commit, "no limit");
+        assert_eq!(repetitions.after_commit_error(UNKNOWN, false, late, 0.5), AT_ONCE, "no limit");
     }
 }

@@ -41,4 +41,5 @@ mod srv;
 mod standalone;
 mod typed;
 mod unknown;
+mod unsent_commits;
 mod writes;
