@@ -399,12 +399,11 @@ impl FailedOperation {
 /// the same reason until its time ran out.
 pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
     let kind = match error {
-        ServerSelectionError::Timeout { .. }
-        | ServerSelectionError::TriedOnce { .. }
-        | ServerSelectionError::Incompatible(_) => FaultKind::Selection,
-        ServerSelectionError::Closed | ServerSelectionError::NoRuntime | ServerSelectionError::ReadPreference(_) => {
-            FaultKind::Client
-        }
+        ServerSelectionError::Timeout { .. } | ServerSelectionError::TriedOnce { .. } => FaultKind::Selection,
+        ServerSelectionError::Incompatible(_)
+        | ServerSelectionError::Closed
+        | ServerSelectionError::NoRuntime
+        | ServerSelectionError::ReadPreference(_) => FaultKind::Client,
     };
     Fault::new(kind, Labels::NONE)
 }

@@ -21,8 +21,8 @@ const LABELLING_WIRE_VERSION: i32 = 9;
 /// How far a failed attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// The client refused the operation: the command is invalid or too large, the client was shut down, or there is no
-    /// runtime. Nothing was sent, and the same would happen again.
+    /// The client refused the operation: the command is invalid or too large, the client was shut down, a server is
+    /// incompatible, or there is no runtime. Nothing was sent, and the same would happen again.
     Client,
     /// No suitable server was found in time. Nothing was sent.
     Selection,

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bson::rawdoc;
-use tokio::time::sleep;
-use wharf::client::Session;
+use bson::{Document, doc, rawdoc};
+use tokio::time::{sleep, timeout};
+use wharf::client::{ServerSelectionError, Session};
 use wharf::{Client, ClientError, Options, PoolEvent, PoolOptions};
-use wharf_testbed::scripted::name;
+use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::cancelled::until;
 use super::cluster::{after, ok};
 use super::cut_off::insert;
-use super::repetitions::{count, primary, start};
+use super::repetitions::{client, count, primary, start};
 
 /// The time limit of a transaction.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -65,4 +65,38 @@ async fn commit_that_the_pool_refuses_lets_other_tasks_run() {
     assert!(has_fired.load(Ordering::Relaxed), "the commits have held the thread");
     let refused = refused.load(Ordering::Relaxed);
     assert!((2..200).contains(&refused), "{refused} commits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn commit_is_not_repeated_on_an_incompatible_server() {
+    let is_new = Arc::new(AtomicBool::new(false));
+    let becomes_new = is_new.clone();
+    let server = ScriptedServer::start(move || {
+        let is_new = is_new.clone();
+        Box::new(move |command: &Document| {
+            if name(command) != "hello" && name(command) != "isMaster" {
+                return ok();
+            }
+            let mut hello = primary();
+            if is_new.load(Ordering::Relaxed) {
+                hello.extend(doc! { "minWireVersion": 99, "maxWireVersion": 99 });
+            }
+            Answer::Reply(hello)
+        })
+    })
+    .await
+    .unwrap();
+    let client = client(&server, "directConnection=true");
+    let mut session = session(&client);
+    let transaction = session.with_transaction(async |mut session| {
+        insert(&client, &mut session).await?;
+        becomes_new.store(true, Ordering::Relaxed);
+        while client.run_command("admin", &rawdoc! { "ping": 1 }).await.is_ok() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    });
+    let error = timeout(Duration::from_secs(60), transaction).await.unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::Selection(ServerSelectionError::Incompatible(_))), "{error}");
+    assert!(!server.command_names().contains(&"commitTransaction".to_owned()));
 }
