@@ -146,7 +146,7 @@ impl Attempted for OfCursor<'_> {
     }
 
     fn closes_if_cut_short(&self, _known: SessionServer) -> bool {
-        matches!(self.from, TakenFrom::Transaction(_))
+        !matches!(self.from, TakenFrom::Pool)
     }
 
     fn command(&self) -> Command<'_> {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use bson::{Document, Timestamp, doc};
 use futures_core::Stream;
 use tokio::time::timeout;
-use wharf::client::TransactionOptions;
+use wharf::client::{TimeoutMode, TransactionOptions};
 use wharf::{Client, ClientError};
 use wharf_testbed::scripted::{Answer, name};
 
-use super::cancelled::until;
-use super::cluster::{Cluster, batch, failure, ok};
-use super::cut_off::{Balancer, usual};
+use super::cancelled::{cancel_after, until};
+use super::cluster::{Cluster, after, batch, failure, ok};
+use super::cut_off::{Balancer, connections, usual};
 use super::events::Events;
 use super::repetitions::{balanced, client, count, primary, start};
 
@@ -97,6 +97,30 @@ async fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dro
         }
         until("the connection comes back", || in_use(&client) == 0).await;
         assert_eq!(balancer.count("killCursors"), usize::from(!is_lost));
+    }
+}
+
+/// A load balancer's server closes the cursors of a connection with the connection.
+#[tokio::test(start_paused = true)]
+async fn balanced_cursor_whose_fetch_timed_out_is_closed_with_its_connection() {
+    let limit = Duration::from_millis(100);
+    for drops_while_fetching in [false, true] {
+        let balancer = Balancer::start(|command| match name(command).as_str() {
+            "getMore" => after(200, usual(command)),
+            _ => usual(command),
+        })
+        .await;
+        let client = balanced(&balancer.server);
+        let find = client.find("test", "c", doc! {}).timeout(limit).timeout_mode(TimeoutMode::Iteration);
+        let mut cursor = find.await.unwrap();
+        assert!(cursor.next().await.unwrap().is_some());
+        match drops_while_fetching {
+            true => assert!(cancel_after(1, cursor.next()).await.is_none()),
+            false => assert!(cursor.next().await.unwrap_err().is_timeout()),
+        }
+        drop(cursor);
+        until("the connection is closed", || connections(&client) == 0).await;
+        assert_eq!(balancer.count("killCursors"), 0);
     }
 }
 
