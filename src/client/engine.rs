@@ -223,6 +223,11 @@ pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed
         let tells_of_attempt = if of.may_write() { fault.may_have_written() } else { fault.reached_a_server() };
         let report = ErrorToReport::after(to_report.take(), failure, tells_of_attempt);
         if !attempts.goes_on(of.common().client, &fault, labels, server).await {
+            if fault.is_retryable_overload()
+                && let InSession::Explicit(explicit) = of.session().0
+            {
+                explicit.overload_ended(labels);
+            }
             let is_late = attempts.are_late();
             return match report.into_error() {
                 Failure::Unmet(reached, unmet) => Ok((reached, Some(UnmetConcern { is_late, ..unmet }))),

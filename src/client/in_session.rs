@@ -113,6 +113,15 @@ impl Explicit {
         labels
     }
 
+    /// Unpins the transaction if an operation ends with a transient error, after an overload that left it pinned
+    /// (Transactions, "When to unpin").
+    pub(super) fn overload_ended(&self, labels: Labels) {
+        if labels.contains(Labels::TRANSIENT_TRANSACTION) {
+            let unpinned = self.lock().unpin();
+            drop(unpinned);
+        }
+    }
+
     /// Starts a transaction. Returns the previous transaction's pin.
     pub(super) fn start_transaction(&self, options: TransactionOptions) -> Result<Option<Pinned>, SessionError> {
         let last = self.lock().start_transaction(options)?;

@@ -179,6 +179,8 @@ impl Attempted for OfCursor<'_> {
     fn note(&mut self, fault: &Fault, _known: Option<SessionServer>) -> Labels {
         let opened_in = self.cursor.opened_in;
         match &mut self.cursor.session {
+            // The application does not learn of the failure, and its transaction can continue.
+            InSession::Explicit(explicit) if self.closes => explicit.note(|state| state.failed_beside(fault)),
             InSession::Explicit(explicit) => explicit.note(|state| state.cursor_failed(fault, opened_in)),
             session => {
                 session.mark_dirty_after(fault);

@@ -122,7 +122,7 @@ impl Attempted for Running<'_> {
         let retries_writes = self.retryability == Retryability::Write;
         match &mut self.session {
             InSession::Explicit(explicit) if self.operation.is_beside_transaction => {
-                explicit.note(|state| state.cursor_failed(fault, None))
+                explicit.note(|state| state.failed_beside(fault))
             }
             InSession::Explicit(explicit) => explicit.note(|state| state.failed(fault, known, retries_writes)),
             session => {

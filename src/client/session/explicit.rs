@@ -492,16 +492,23 @@ impl<P> Session<P> {
         }
         self.transaction.command_ended(took_effect(fault));
         let labels = fault.transaction_labels();
-        let is_transient = labels.contains(Labels::TRANSIENT_TRANSACTION);
-        Consequence { labels, unpinned: if is_transient { self.unpin() } else { None } }
+        // A retry after an overload needs the server that has the transaction. Without a retry, the caller unpins.
+        let may_stay = fault.is_retryable_overload() && self.transaction.state == TransactionState::InProgress;
+        let unpins = labels.contains(Labels::TRANSIENT_TRANSACTION) && !may_stay;
+        Consequence { labels, unpinned: if unpins { self.unpin() } else { None } }
     }
 
-    /// Records that a command of a cursor, or a command outside the transaction, failed. If the cursor was not opened
-    /// in the current transaction, the transaction continues.
+    /// Records that a command of a cursor failed. If the cursor was not opened in the current transaction, the
+    /// transaction continues.
     pub fn cursor_failed(&mut self, fault: &Fault, opened_in: Option<i64>) -> Consequence<P> {
-        if self.open_transaction() == opened_in {
-            return self.failed(fault, None, false);
+        match self.open_transaction() == opened_in {
+            true => self.failed(fault, None, false),
+            false => self.failed_beside(fault),
         }
+    }
+
+    /// Records that a command that does not affect the transaction failed.
+    pub fn failed_beside(&mut self, fault: &Fault) -> Consequence<P> {
         self.mark_dirty(fault);
         Consequence { labels: write_labels(fault, None, false), unpinned: None }
     }

@@ -24,6 +24,7 @@ mod monitoring;
 mod old_servers;
 mod outcomes;
 mod own_errors;
+mod pinned;
 mod prose;
 mod prose_logs;
 mod prose_mongos;

@@ -420,6 +420,21 @@ fn transient_errors_are_labelled_and_unpin_the_session() {
 }
 
 #[test]
+fn overload_unpins_only_a_transaction_that_has_not_begun() {
+    let overload = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
+    let fault = Fault::new(FaultKind::NoConnection { is_retryable: true }, overload);
+    let mut session = in_progress();
+    session.pin("mongos");
+    let Consequence { labels, unpinned } = session.failed(&fault, None, false);
+    assert!(labels.contains(Labels::TRANSIENT_TRANSACTION));
+    assert_eq!((unpinned, session.pinned()), (None, Some(&"mongos")));
+    session.begin_abort().unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    session.pin("mongos");
+    assert_eq!(session.failed(&fault, None, false).unpinned, Some("mongos"));
+}
+
+#[test]
 fn writes_outside_of_transactions_are_labelled_as_retryable() {
     let mut session = session();
     let labels = session.failed(&fault(FaultKind::Network), Some(SERVER), true).labels;

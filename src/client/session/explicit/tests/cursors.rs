@@ -30,5 +30,6 @@ fn cursor_of_an_earlier_transaction_leaves_a_later_one_alone() {
     assert_eq!(session.take_pin(), Ok(Some("second")));
     assert_eq!(session.pin_again(number, "first"), Some("first"), "the second transaction has lent its own");
     assert_eq!(session.pin_again(number + 1, "second"), None);
+    assert_eq!(session.failed_beside(&fault(FaultKind::Network)).unpinned, None, "the second one continues");
     assert_eq!(session.cursor_failed(&fault(FaultKind::Network), Some(number + 1)).unpinned, Some("second"));
 }
