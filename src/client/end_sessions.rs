@@ -29,6 +29,11 @@ const LONGEST_REPLY: Duration = Duration::from_secs(5);
 static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
 
 impl Client {
+    /// Returns whether there is a server that sessions could be ended on.
+    pub(super) fn knows_a_server(&self) -> bool {
+        matches!(self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)), Ok(Some(_)))
+    }
+
     /// Checks out a connection to a known server for ending sessions. Returns `None` if none is available in time.
     pub(super) async fn last_connection(&self) -> Option<(Arc<Server>, Connection<Endpoint>)> {
         let server = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)).ok()??;

@@ -92,7 +92,8 @@ impl Client {
     /// Ends the sessions that no operation is using, closes all pools, and waits until their connections in use have
     /// been returned and closed, all within `limit`. Returns whether all connections are closed.
     ///
-    /// The sessions are ended first. Then idle connections are closed. If operations are still running, one connection
+    /// First, the transactions of dropped sessions are aborted, and dropped cursors are closed, if a server is known.
+    /// Then the sessions are ended. Then idle connections are closed. If operations are still running, one connection
     /// stays open, to end their sessions after the last operation. If no connection is idle at first, the client waits
     /// up to a second for a connection. The client waits for the server's reply for at most a quarter of a second.
     /// Operations that begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last
@@ -114,8 +115,13 @@ impl Client {
         all_closed
     }
 
-    /// Ends the sessions that no operation is using, closes all pools, and waits until their connections are closed.
+    /// Finishes the work in the background, ends the sessions that no operation is using, closes all pools, and waits
+    /// until their connections are closed.
     async fn end_and_close(&self) {
+        // Without a server, the work in the background would wait for one.
+        if self.knows_a_server() {
+            self.deployment().finish_background().await;
+        }
         // Read first, because a closed deployment no longer knows how long its servers keep sessions.
         let timeout = self.session_timeout();
         let idle_sessions = || self.sessions().drain(Moment::now(), timeout);

@@ -51,7 +51,7 @@ impl<T> Cursor<T> {
         // The client may have moved to another runtime since the cursor was opened.
         let background = self.client.deployment().background();
         let guard = match &background {
-            Some(Background::Spawned(_)) => self.queue_up(),
+            Some(Background::Spawned(..)) => self.queue_up(),
             // Kept work is done at the end of a call. If the cursor were in the queue, the call itself would first have
             // to wait for the cursor to close.
             Some(Background::Kept(_)) | None => None,

@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::state::Deployment;
@@ -25,8 +26,8 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// The destination of work that no call waits for.
 #[derive(Clone)]
 pub(crate) enum Background {
-    /// Spawned on the runtime of the monitors.
-    Spawned(Handle),
+    /// Spawned on the runtime of the monitors. Each piece of work holds a receiver until it is done.
+    Spawned(Handle, watch::Receiver<()>),
     /// Kept until a call does the work.
     Kept(Arc<Kept>),
 }
@@ -35,7 +36,13 @@ impl Background {
     /// Accepts work. A forked child neither does its parent's work nor drops it.
     pub(crate) fn take(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self {
-            Self::Spawned(runtime) => drop(runtime.spawn(own(work))),
+            Self::Spawned(runtime, running) => {
+                let running = running.clone();
+                drop(runtime.spawn(own(async move {
+                    work.await;
+                    drop(running);
+                })));
+            }
             Self::Kept(kept) => kept.with(|kept| kept.push(Box::pin(work))),
         }
     }
@@ -56,8 +63,21 @@ impl Deployment {
     pub(crate) fn background(&self) -> Option<Background> {
         match self.scanning() {
             Some(scanning) => Some(Background::Kept(scanning.kept.clone())),
-            None => self.home().map(Background::Spawned),
+            None => {
+                let state = self.lock();
+                state.home.clone().map(|home| Background::Spawned(home, state.spawned.subscribe()))
+            }
         }
+    }
+
+    /// Does the kept work, or waits until the work that has been spawned so far is done.
+    pub(crate) async fn finish_background(&self) {
+        if self.scanning().is_some() {
+            return self.finish_kept(Limit::Unset).await;
+        }
+        // Operations may spawn more work all the time.
+        let spawned = mem::take(&mut self.lock().spawned);
+        spawned.closed().await;
     }
 
     /// Returns whether work is kept.
@@ -126,7 +146,7 @@ mod tests {
         let is_done = Arc::new(AtomicBool::new(false));
         let done = is_done.clone();
         let work = async move { done.store(true, Ordering::Relaxed) };
-        Background::Spawned(runtime.handle().clone()).take(work);
+        Background::Spawned(runtime.handle().clone(), watch::Sender::new(()).subscribe()).take(work);
         let code = in_child(|| {
             runtime.block_on(yield_now());
             if is_done.load(Ordering::Relaxed) || Arc::strong_count(&is_done) != 2 { Err(1) } else { Ok(()) }

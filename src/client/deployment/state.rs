@@ -8,6 +8,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use event_listener::Event;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use super::applying::Afterwards;
 use super::heartbeat::{CheckConnection, Heartbeat};
@@ -91,6 +92,8 @@ pub(super) struct State {
     /// The number of times that the monitors were started.
     starts: u64,
     pub(super) is_closed: bool,
+    /// Each piece of spawned background work has a receiver.
+    pub(super) spawned: watch::Sender<()>,
     /// Why the last attempt to resolve the SRV name failed.
     unresolved: Option<ResolveError>,
     /// The servers that the deployment had when it was closed.

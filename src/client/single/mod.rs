@@ -426,8 +426,8 @@ impl Client {
         self.client().metrics()
     }
 
-    /// Ends the sessions that no operation is using, and closes all connections, within `limit`. Returns whether all
-    /// connections are closed. Operations that begin later fail with
+    /// Does the work that dropped values have left, ends the sessions that no operation is using, and closes all
+    /// connections, within `limit`. Returns whether all connections are closed. Operations that begin later fail with
     /// [`ServerSelectionError::Closed`](crate::client::ServerSelectionError::Closed).
     ///
     /// # Errors

@@ -7,13 +7,14 @@ use std::time::Duration;
 use bson::{Bson, Document, Timestamp, doc, rawdoc};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
-use wharf::client::{CommandEvent, ServerSelectionError};
+use wharf::client::{CommandEvent, ServerSelectionError, TransactionOptions};
 use wharf::{Budget, Client, ClientError, Options, PoolEvent, ReadPreference};
 use wharf_testbed::relay::Relay;
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::cancelled::until;
-use super::repetitions::{primary, service, standalone, start};
+use super::cut_off;
+use super::repetitions::{client, count, primary, service, standalone, start};
 
 /// Longer than any wait of the tests on the paused clock.
 const LONG: Duration = Duration::from_secs(60);
@@ -239,4 +240,34 @@ async fn sessions_are_ended_on_another_connection_if_the_idle_one_was_lost() {
     let arrived = arrived.lock().unwrap();
     let [ping, end_sessions] = &arrived[..] else { panic!("{arrived:?}") };
     assert_eq!(ended(end_sessions), [ping.get("lsid").unwrap().clone()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_aborts_and_cursors_in_the_background() {
+    let (server, arrived) = start(primary(), |command, _| cut_off::usual(command)).await;
+    let client = Client::from_uri(&format!("mongodb://{}/?directConnection=true", server.address())).unwrap();
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    cut_off::insert(&client, &mut session).await.unwrap();
+    let cursor = client.find("test", "c", doc! {}).await.unwrap();
+    drop((session, cursor));
+    assert!(client.shutdown(LONG).await);
+    assert_eq!((count(&arrived, "abortTransaction"), count(&arrived, "killCursors")), (1, 1));
+    let last = arrived.lock().unwrap().last().unwrap().clone();
+    assert_eq!(ended(&last).len(), 2, "their sessions are ended as well");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_without_a_server_does_not_wait_for_work_in_the_background() {
+    let (server, _) = start(primary(), |command, _| cut_off::usual(command)).await;
+    let client = client(&server, "directConnection=true");
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    cut_off::insert(&client, &mut session).await.unwrap();
+    drop(server);
+    until("the server is not known", || client.status().servers[0].server_type == "Unknown").await;
+    drop(session);
+    let begun = Instant::now();
+    assert!(client.shutdown(LONG).await);
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }

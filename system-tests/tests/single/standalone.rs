@@ -139,6 +139,18 @@ fn client_that_is_shut_down_stays_so() {
 }
 
 #[test]
+fn shutdown_closes_a_cursor_that_was_dropped_inside_of_a_runtime() {
+    let (_server, uri) = server();
+    let (client, sent) = super::Sent::client(&uri);
+    client.insert("single", "left", (0..5).map(|number| rawdoc! { "n": number })).run().unwrap();
+    let cursor = client.cursor(Operation::read("single", &rawdoc! { "find": "left", "batchSize": 2 })).run().unwrap();
+    sent.take();
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async { drop(cursor) });
+    assert!(client.shutdown(Duration::from_secs(10)).unwrap());
+    assert_eq!(sent.take(), ["killCursors", "endSessions"]);
+}
+
+#[test]
 fn restarted_server_costs_no_operation() {
     let mut server = Mongod::start(MongodOptions::default()).unwrap();
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
