@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -20,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::{Barrier, watch};
 use tokio::task::JoinSet;
+use wharf_servers::mongod::free_port;
 use wharf_servers::replica_set::{ReplicaSet, ReplicaSetOptions, shared};
 use wharf_service::http::request;
 use wharf_service::pools::PoolRow;
@@ -36,11 +36,6 @@ fn example(name: &str) -> Command {
     let mut command = Command::new(example);
     command.kill_on_drop(true).env_remove("MONGODB_URI");
     command
-}
-
-/// Returns a port on which nothing is listening.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 async fn send(signal: &str, child: &Child) {
@@ -462,7 +457,7 @@ async fn signal_before_the_first_connection_ends_the_service() {
     };
     assert_eq!(filled, ErrorKind::WouldBlock);
     full.set_nonblocking(false).unwrap();
-    let address = format!("127.0.0.1:{}", free_port());
+    let address = format!("127.0.0.1:{}", free_port().unwrap());
     let mut service = example("service");
     service.args(["--listen", &address, "--uri", "mongodb://127.0.0.1:1"]).stdout(OwnedFd::from(full));
     let mut child = service.spawn().unwrap();
@@ -500,7 +495,7 @@ async fn service_ends_although_a_request_does_not() {
 
 #[tokio::test]
 async fn requests_fail_when_their_time_is_up() {
-    let port = free_port();
+    let port = free_port().unwrap();
     let uri = format!("mongodb://127.0.0.1:{port}/?replicaSet=rs&serverSelectionTimeoutMS=500&timeoutMS=1000");
     let service = Running::start(&uri).await;
     assert_all_unavailable(&service).await;
@@ -551,7 +546,7 @@ async fn top_shows_its_demo_in_any_width() {
 
 #[tokio::test]
 async fn top_says_which_service_does_not_answer() {
-    let port = free_port();
+    let port = free_port().unwrap();
     let address = format!("127.0.0.1:{port}");
     let output = example("top").args(["--service", &address]).output().await.unwrap();
     assert_eq!(output.status.code(), Some(1));

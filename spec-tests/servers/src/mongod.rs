@@ -304,6 +304,8 @@ fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch:
             command.arg("--tlsAllowConnectionsWithoutCertificates");
         }
     }
+    // By default, the server samples its own state each second, which costs processor time that the tests need.
+    command.args(["--setParameter", "diagnosticDataCollectionEnabled=false"]);
     // By default, the journal takes 300 MB of disk from the start.
     command.args(["--wiredTigerCacheSizeGB", "0.25"]);
     command.args(["--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=8MB)"]);
@@ -338,10 +340,14 @@ fn spawn(
         .map_err(|source| StartError::Spawn { path: binary.path().to_path_buf(), source })
 }
 
-/// Returns a port that was free a moment ago. Only binding shows whether a port is free, and `mongod` cannot take over
-/// the socket. The port is drawn at random, because servers that start side by side would otherwise all find the same
-/// port free.
-fn free_port() -> Result<u16, StartError> {
+/// Returns a port that was free a moment ago, and that the system does not give to outgoing connections. Only binding
+/// shows whether a port is free, and another process cannot take over the socket. The port is drawn at random, because
+/// servers that start side by side would otherwise all find the same port free.
+///
+/// # Errors
+///
+/// [`StartError::Port`].
+pub fn free_port() -> Result<u16, StartError> {
     let range = u64::try_from(PORTS.len()).expect("the range has fewer than 65536 ports");
     let mut drawn = 1;
     loop {

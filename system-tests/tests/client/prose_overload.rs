@@ -109,3 +109,21 @@ async fn only_overload_has_a_back_off() {
         assert_eq!(pauses(1).max().unwrap(), Duration::ZERO, "the next error has none");
     }
 }
+
+/// Retryable Reads 5, Retryable Writes 6.5, without any overload: no retry of twenty pauses.
+#[tokio::test(start_paused = true)]
+async fn retry_without_overload_has_no_back_off() {
+    for (is_read, labels) in [(true, &["RetryableError"]), (false, &["RetryableWriteError"])] {
+        let set = Cluster::replica_set(1, move |_, _, number| match number % 2 {
+            0 => failure(6, labels),
+            _ => ok(),
+        })
+        .await;
+        let (client, told) = set.client("").await;
+        let begun = Instant::now();
+        for _ in 0..20 {
+            if is_read { find(&client).await } else { insert(&client).await }.unwrap();
+        }
+        assert_eq!((told.failed().len(), begun.elapsed()), (20, Duration::ZERO), "{labels:?}");
+    }
+}

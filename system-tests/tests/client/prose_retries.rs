@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use wharf::client::CommandEvent;
@@ -170,31 +170,6 @@ async fn error_of_a_retried_write_tells_of_the_attempt_that_may_have_written() {
         let code = code.or(error.write_concern_error().map(|error| error.code));
         assert_eq!(code, Some(expected), "case {case}: {error}");
     }
-}
-
-/// Retryable Reads 5, Retryable Writes 6.5: only an overload causes a back-off, which begins with up to 100 ms.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retry_without_overload_has_no_back_off() {
-    let set = start(1).await;
-    let (client, told) = client_of(&set, |options| options, |_| {});
-    client.connect().await.unwrap();
-    write(&client).await.unwrap();
-    // An error that does not make the server unknown, so that the retry does not wait for a check.
-    let data = rawdoc! { "failCommands": ["insert"], "errorCode": 6, "errorLabels": ["RetryableWriteError"] };
-    let mut times = [Duration::ZERO; 2];
-    for turn in 0..40 {
-        let is_retried = turn % 2 == 1;
-        if is_retried {
-            fail(&set, &rawdoc! { "times": 1 }, &data);
-        }
-        let start = Instant::now();
-        write(&client).await.unwrap();
-        times[usize::from(is_retried)] += start.elapsed();
-    }
-    assert_eq!(started(&told, "insert"), 61);
-    // Twenty back-offs take a second on average.
-    let [once, retried] = times;
-    assert!(retried < once + Duration::from_millis(500), "{retried:?}, and {once:?} without retries");
 }
 
 /// Driver Sessions 14: a server session is taken only once there is a connection.

@@ -61,6 +61,8 @@ impl Peer {
     /// Accepts a connection and completes the handshake.
     async fn accept(listener: &TcpListener) -> Self {
         let (stream, _) = listener.accept().await.unwrap();
+        // Otherwise, the system keeps a short piece back until the client's system has acknowledged the one before it.
+        stream.set_nodelay(true).unwrap();
         let mut peer = Self { stream, incoming: Vec::new() };
         let hello = peer.receive().await;
         peer.reply(&hello, &rawdoc! { "ok": 1, "maxWireVersion": 21, "connectionId": 77 }).await;

@@ -210,8 +210,7 @@ async fn bytes_on_an_idle_connection_are_noticed_before_the_next_command() {
             Some(peer) if !close => peer.send(1, 0, Flags::NONE, &rawdoc! { "ok": 1 }).await,
             peer => *peer = None,
         }
-        // The runtime notices the close when it polls for events. It does so when it is otherwise idle.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        runtime_notices_sockets().await;
         let failure = connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
         match &failure {
             CommandError::Lost { source, .. } => {
@@ -248,21 +247,31 @@ async fn server_that_closes_every_connection_is_not_retried_forever() {
 
 #[tokio::test]
 async fn pool_retries_on_the_next_connection_when_one_was_lost() {
-    let server = start().await;
-    let pool = pool_of(options(&server.address()));
-    let held = [pool.check_out().await.unwrap(), pool.check_out().await.unwrap(), pool.check_out().await.unwrap()];
+    let (listener, address) = listen().await;
+    let pool = pool_of(options(&address));
+    let (mut held, mut peers) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let (connection, peer) = tokio::join!(pool.check_out(), Peer::accept(&listener));
+        held.push(connection.unwrap());
+        peers.push(peer);
+    }
     drop(held);
-    let close = doc! { "failCommands": ["buildInfo"], "closeConnection": true };
-    set_fail_point(&server, doc! { "times": 1 }, close).await;
-    pool.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap_err();
+    // The connection that was returned last is used first.
+    let (build_info, ping) = (rawdoc! { "buildInfo": 1 }, rawdoc! { "ping": 1 });
+    let (outcome, ()) = tokio::join!(pool.run_command("admin", &build_info), async {
+        let mut last = peers.pop().unwrap();
+        last.receive().await;
+    });
+    outcome.unwrap_err();
     assert_eq!(pool.status().available, 2);
-    pool.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
+    let (outcome, ()) = tokio::join!(pool.run_command("admin", &ping), async {
+        let request = peers[1].receive().await;
+        peers[1].reply(&request, &rawdoc! { "ok": 1 }).await;
+    });
+    outcome.unwrap();
 
-    let address = server.address();
-    server.stop().await;
-    let listener = TcpListener::bind(&address).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let ping = rawdoc! { "ping": 1 };
+    drop(peers);
+    runtime_notices_sockets().await;
     let (outcome, ()) = tokio::join!(pool.run_command("admin", &ping), async {
         let mut peer = Peer::accept(&listener).await;
         let request = peer.receive().await;
@@ -271,6 +280,16 @@ async fn pool_retries_on_the_next_connection_when_one_was_lost() {
     assert_eq!(outcome.unwrap().get_i32("again").unwrap(), 1);
     assert_eq!(pool.status().total, 1);
     assert_eq!(pool.metrics().retries, 2, "both connections were lost");
+}
+
+/// Waits until the runtime has noticed what has happened to all sockets. It notices events in their order, and the last
+/// event is a byte that this function sends.
+async fn runtime_notices_sockets() {
+    let (listener, address) = listen().await;
+    let (sender, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let (mut sender, (mut receiver, _)) = (sender.unwrap(), accepted.unwrap());
+    sender.write_all(b".").await.unwrap();
+    receiver.read_u8().await.unwrap();
 }
 
 /// Returns the violation of the wire protocol, if a command failed because of one.

@@ -251,15 +251,24 @@ fn check_in_that_races_a_clear_of_its_service_leaves_nothing_stale() {
     core.close();
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
     let core = core(PoolOptions::default());
     let held = lease(&core);
     let (closing, closed) = std::sync::mpsc::channel();
     *core.environment().before_pool_cleared.lock().unwrap() = Some(Box::new(move || {
-        let check_in = std::thread::spawn(move || drop(held));
-        // Gives the check-in time to reach the registry's lock, which this thread holds.
-        std::thread::sleep(Duration::from_millis(200));
+        let (telling, told) = std::sync::mpsc::channel();
+        let check_in = std::thread::spawn(move || {
+            telling.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+            drop(held);
+        });
+        // The check-in waits for the registry's lock, which this thread holds.
+        let status = std::path::Path::new("/proc").join(told.recv().unwrap()).join("status");
+        let is_asleep = || std::fs::read_to_string(&status).is_ok_and(|status| status.contains("State:\tS"));
+        while !is_asleep() && !check_in.is_finished() {
+            std::thread::yield_now();
+        }
         closing.send(check_in).unwrap();
     }));
     core.clear(Clear::new()).unwrap();
