@@ -9,7 +9,7 @@ fn every_subject_is_measured_under_overload() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("overload.json");
     let _ = fs::remove_file(&file);
     let output = Command::new(env!("CARGO_BIN_EXE_roundtrips"))
-        .args(["overload", "--rounds", "1", "--seconds", "0.4", "--connections", "4", "--json"])
+        .args(["overload", "--rounds", "1", "--seconds", "0.4", "--connections", "4", "--deadline", "3", "--json"])
         .arg(&file)
         .output()
         .unwrap();

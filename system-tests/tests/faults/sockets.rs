@@ -1,4 +1,5 @@
-//! How many sockets a client opens.
+//! How many sockets a client opens. Only the test with a load takes a turn: the others measure no times, and slow none
+//! of the tests that do.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -98,7 +99,6 @@ const MAX_POOL_SIZE: usize = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sockets_with_the_defaults_are_as_many_as_promised() {
-    let _turn = turn().await;
     within(Duration::from_secs(90), async {
         let tagged = (0..3).map(|member| doc! { "tags": { "member": member.to_string() } }).collect();
         let options = ReplicaSetOptions { member_fields: tagged, ..ReplicaSetOptions::default() };
@@ -158,7 +158,6 @@ async fn one_more_waits(client: &Client, preference: &ReadPreference, held: &mut
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_sockets_are_closed_without_traffic() {
-    let _turn = turn().await;
     within(Duration::from_secs(60), async {
         let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
         let uri = format!("{}&appName=idle&heartbeatFrequencyMS=500&maxIdleTimeMS=500", set.uri());

@@ -15,8 +15,10 @@ use super::{blocking, turn, within};
 
 /// Tells the child which replica set to use.
 const SET: &str = "WHARF_TEST_STOPPED_CLIENT_SET";
-/// How long the client process is stopped. A check of a server takes at most 20 s, a server selection at most 30 s.
-const STOPPED: Duration = Duration::from_secs(30);
+/// How long the client process is stopped. With [`LIMITS`], a check of a server takes at most 2.5 s, a server selection
+/// at most 5 s.
+const STOPPED: Duration = Duration::from_secs(8);
+const LIMITS: &str = "heartbeatFrequencyMS=500&connectTimeoutMS=2000&serverSelectionTimeoutMS=5000";
 /// The child's message that its load is running.
 const RUNS: &str = "the load runs";
 
@@ -58,7 +60,7 @@ async fn signal(child: &Child, name: &str) {
 #[ignore = "runs in a process that the test above starts and stops"]
 async fn in_a_process_of_its_own() {
     let Ok(uri) = std::env::var(SET) else { return };
-    let (client, events) = client(Options::parse(&format!("{uri}&maxPoolSize=32")).unwrap());
+    let (client, events) = client(Options::parse(&format!("{uri}&maxPoolSize=32&{LIMITS}")).unwrap());
     let load = Load::start(&client).await;
     load.progress(1000).await;
     println!("{RUNS}");

@@ -201,7 +201,7 @@ const MOST_STEPS_OF_A_BATCH: u32 = MOST_STEPS * (WaitList::<u32>::BATCH as u32 +
 
 #[test]
 fn no_section_depends_on_how_many_wait_or_leave() {
-    const WAITERS: usize = 300_000;
+    const WAITERS: usize = 30_000;
     let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(WAITERS));
     let assert_short = |what: &str, most: u32, run: &mut dyn FnMut()| {
         let (census, ()) = census::of(run);
