@@ -41,6 +41,22 @@ fn every_mutant_has_a_negative_control() {
     assert_eq!(present, controlled, "mutants in src and in the catalogue (left) and in the list of controls (right)");
 }
 
+/// CI runs only some of the controls with the feature `event-listener-queue`.
+#[test]
+fn ci_runs_a_control_of_every_mutant_that_exists_only_with_events() {
+    let file = Path::new("pool/core/waitlist/event.rs");
+    let text = instrument(file, &read(&root().join("src").join(file))).unwrap_or_else(|why| panic!("{why}"));
+    let commands = read(&root().join(".ci/proofs"));
+    let words = commands.split_once("WHARF_LOOM_CONTROLS=").expect("CI selects the controls").1;
+    let words: Vec<&str> = words.split_whitespace().next().expect("a list of words").split(',').collect();
+    let is_run = |model: &str| words.iter().any(|word| model.starts_with(word));
+    let run: BTreeSet<String> =
+        controls().into_iter().filter(|(model, _)| is_run(model)).flat_map(|(_, mutants)| mutants).collect();
+    let only_with_events = mutants_in(&text);
+    assert!(only_with_events.len() > 1, "does the test read the right file?");
+    assert!(only_with_events.is_subset(&run), "{only_with_events:?} in {}, of which CI runs {run:?}", file.display());
+}
+
 #[test]
 fn every_fragment_of_the_catalogue_is_in_its_file_exactly_once() {
     let files: BTreeSet<&Path> = catalogue().map(|mutant| Path::new(mutant.file)).collect();

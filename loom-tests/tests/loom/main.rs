@@ -6,8 +6,8 @@
 //!
 //! This takes about a quarter of an hour on two cores, including the negative controls. `-- --nocapture` shows each
 //! model's bound and number of executions, and how each mutant was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces
-//! the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline` runs only the controls of models whose paths begin
-//! with `inline`.
+//! the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline,hits` runs only the controls of models whose paths
+//! begin with `inline` or `hits`, and fails if a word selects none.
 //!
 //! A model checks one property, with two or three threads and one or two connections, and is named after the property.
 //! Its *bound* is the number of preemptions up to which all executions are explored. "none" means that all executions
@@ -19,9 +19,11 @@
 //! of the pool that contains the catalogue's mutants (`loom-tests/src/instrumented.rs`). It runs each mutant in a child
 //! process of that build, and requires the model to fail in time, by an assertion, a race or a deadlock.
 //!
-//! Waiters park in one of two ways, which the `event-listener-queue` feature selects. The models run with both ways,
-//! and a mutant of one way counts only in builds that use that way. A wait takes more steps with events, so two models
-//! have a smaller bound with events, in parentheses in the list below. An operation on an event is one step
+//! Waiters park in one of two ways, which the `event-listener-queue` feature selects, and a mutant of one way counts only
+//! in builds that use that way. All models run with both ways. To save time, CI runs with events only the models of
+//! waiting, of openers and of the wait list alone, and the controls of the models of waiting and of the mutants that
+//! exist only with events. A wait takes more steps with events, so two models have a smaller bound with events, in
+//! parentheses in the list below; CI runs these two without events. An operation on an event is one step
 //! (`src/pool/sync/events.rs`), and a thread that is waiting for another thread polls twice and then sleeps
 //! (`src/pool/sync/patience.rs`).
 //!

@@ -388,9 +388,13 @@ fn every_mutant_is_caught() {
         return;
     }
     let binary = &instrumented::build("loom").unwrap_or_else(|why| panic!("the instrumented build failed: {why}"));
-    // Selects the models whose names begin with this, for work on a few controls.
+    // Selects the models whose names begin with one of these words, for work on a few controls.
     let only = std::env::var("WHARF_LOOM_CONTROLS").unwrap_or_default();
-    let remaining = CONTROLS.iter().filter(|(mutant, model)| model.starts_with(&only) && is_present(mutant));
+    let selects = |word: &str, (mutant, model): &(&str, &str)| model.starts_with(word) && is_present(mutant);
+    for word in only.split(',') {
+        assert!(CONTROLS.iter().any(|control| selects(word, control)), "WHARF_LOOM_CONTROLS selects nothing: {word:?}");
+    }
+    let remaining = CONTROLS.iter().filter(|control| only.split(',').any(|word| selects(word, control)));
     let remaining = Mutex::new(remaining);
     let survivors = Mutex::new(Vec::new());
     thread::scope(|scope| {
