@@ -7,8 +7,8 @@
 //! # Three ways to run the targets
 //!
 //! The tests of this crate, and therefore `cargo test --workspace`, replay the seeds and the regressions and try a few
-//! thousand mutations of each target, on stable Rust without other tools. The run prints a number that determines the
-//! mutations:
+//! thousand mutations of each target, on stable Rust without other tools. A number determines the mutations. A run that
+//! fails prints it, and `.ci/tests` takes it from the commit:
 //!
 //! ```sh
 //! WHARF_FUZZ_SEED=7 cargo test -p wharf-fuzz
