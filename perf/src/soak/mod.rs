@@ -48,9 +48,8 @@ struct Half {
     served: u64,
     /// Clears, resizes, restarts and other disturbances.
     disturbances: u64,
-    /// Errors without a known cause. In the half with a mongod, this counts all errors, because an absent server causes
-    /// errors.
     errors: u64,
+    /// The errors without a known cause. In the half with a mongod, an absent server is a known cause.
     unexpected_errors: u64,
     cancelled: u64,
     /// Uses of a connection that had another user, or replies to another command.

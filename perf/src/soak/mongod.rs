@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bson::{RawDocument, rawdoc};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
-use wharf::{Client, ReadPreference};
+use wharf::{CheckOutError, Client, ClientError, OperationError, ReadPreference};
 use wharf_testbed::dice::Dice;
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
@@ -22,6 +22,8 @@ const TASKS: u64 = 64;
 const MOST: u32 = 10;
 /// The time limit of a command. A stop of the server may be longer.
 const LIMIT: Duration = Duration::from_secs(2);
+/// The server's error code for `MaxTimeMSExpired`: a command was stopped for too long within the server.
+const MAX_TIME_EXPIRED: i32 = 50;
 /// The longest pause between two disturbances.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -31,6 +33,8 @@ struct Counts {
     is_over: AtomicBool,
     served: AtomicU64,
     failed: AtomicU64,
+    /// The failures that the absence of the server does not explain.
+    unexpected: AtomicU64,
     cancelled: AtomicU64,
     /// Replies to another command.
     confused: AtomicU64,
@@ -94,7 +98,7 @@ pub fn soak(length: Duration) -> Result<Half, Failure> {
         served: count(&counts.served),
         disturbances,
         errors: count(&counts.failed),
-        unexpected_errors: 0,
+        unexpected_errors: count(&counts.unexpected),
         cancelled: count(&counts.cancelled),
         given_twice: count(&counts.confused),
         lost,
@@ -125,6 +129,10 @@ async fn use_client(client: Client, task: u64, counts: Arc<Counts>) -> Option<St
             Some(Ok(reply)) if number_in(&reply) == Some(number) => &counts.served,
             Some(Ok(_)) => &counts.confused,
             Some(Err(error)) => {
+                if !comes_from_absence(&error) {
+                    eprintln!("soak: {error}");
+                    counts.unexpected.fetch_add(1, Ordering::Relaxed);
+                }
                 first_error.get_or_insert(error.to_string());
                 &counts.failed
             }
@@ -132,6 +140,13 @@ async fn use_client(client: Client, task: u64, counts: Arc<Counts>) -> Option<St
         counted.fetch_add(1, Ordering::Relaxed);
     }
     first_error
+}
+
+/// Returns whether a server that was killed or stopped explains the error: the network failed, a time limit expired
+/// before there was a server, a connection or a reply, or the pool was cleared.
+fn comes_from_absence(error: &ClientError) -> bool {
+    let cleared = matches!(error.operation_error(), Some(OperationError::CheckOut(CheckOutError::PoolCleared(_))));
+    cleared || error.is_network() || error.is_timeout() || error.code() == Some(MAX_TIME_EXPIRED)
 }
 
 /// Returns the number in the reply to a command of [`use_client`].
