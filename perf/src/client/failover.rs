@@ -184,13 +184,18 @@ fn report(loss: Loss, turns: &Turns<FailoverResult>) -> Vec<Claim> {
             .values(TASKS, value, Kind::Client)
             .into_iter()
             .zip(turns.values(TASKS, value, Kind::OfficialRaw))
-            .map(|(client, official)| client - official)
+            .map(|(client, official)| difference(client, official))
             .collect();
         let limit = Limit::AtMost(if name.ends_with(", s") { GRAIN } else { 0.0 });
         let text = format!("{}: {name}: the client's less the official driver's is {limit}", loss.name());
         limit.judge(text, median(&worse))
     };
     COMPARED.into_iter().map(claim).collect()
+}
+
+/// Returns how much more the client's value is. Both are infinite if neither client regains its throughput.
+fn difference(client: f64, official: f64) -> f64 {
+    if client == official { 0.0 } else { client - official }
 }
 
 /// Returns the time of a clock that all processes share.
@@ -332,5 +337,17 @@ fn result(done: &[Done], lost: Duration, over: Duration) -> FailoverResult {
         longest_seconds: done.iter().map(|done| (done.ended - done.began).as_secs_f64()).fold(0.0, f64::max),
         usual_after_seconds: usual_from.map(|at| (at - lost).as_secs_f64()),
         usual_per_second: usual,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_both_stay_slow_are_equal() {
+        assert_eq!(difference(f64::INFINITY, f64::INFINITY), 0.0);
+        assert_eq!(difference(f64::INFINITY, 1.0), f64::INFINITY);
+        assert_eq!(difference(1.0, 1.5), -0.5);
     }
 }
