@@ -2,9 +2,10 @@
 //!
 //! A single measurement of two threads means little on a small machine. It falls into one of two regimes, depending on
 //! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, each with fresh pools on
-//! fresh threads, and in each round the subjects take short turns (A B C, A B C, …). Each turn is compared with the
-//! baseline's adjacent turn, and the result is the median of these ratios. So anything that slows the machine down for
-//! a while affects all subjects.
+//! fresh threads, and in each round the subjects take short turns (A B C, B C A, …). The order rotates with each round
+//! and each turn, so that no subject always follows the same other subject. Each turn is compared with the baseline's
+//! adjacent turn, and the result is the median of these ratios. So anything that slows the machine down for a while
+//! affects all subjects.
 //!
 //! Virtual machines also run at different speeds, depending on where the host places their processors. A neighbour on
 //! the same physical core slows one of them down, and two processors that are far apart make every shared line
@@ -47,17 +48,20 @@ pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) 
         eprintln!("round {round} of {}", plan.rounds);
         for case in Case::ALL {
             let taking_part = entries.iter().enumerate().filter(|(_, entry)| wanted(case.name(), entry));
-            let mut timed: Vec<_> = taking_part
-                .filter_map(|(column, entry)| Some((column, Timed::prepare(entry.run(case)?(), plan.slice))))
-                .collect();
+            let timed = taking_part
+                .filter_map(|(column, entry)| Some((column, Timed::prepare(entry.run(case)?(), plan.slice))));
+            let mut timed = rotated(timed.collect(), round);
             for _ in 0..plan.turns {
                 for (column, timed) in &mut timed {
                     sheet.note(case.name(), TIME, *column, timed.turn(plan.slice));
                 }
+                timed = rotated(timed, 1);
             }
         }
-        for load in plan.loads.iter().flat_map(|&load| std::iter::repeat_n(load, plan.turns)) {
-            for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
+        for (load, turn) in plan.loads.iter().flat_map(|&load| (0..plan.turns).map(move |turn| (load, turn))) {
+            let taking_part = entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry));
+            let taking_part = rotated(taking_part.collect(), round + turn);
+            for &(column, entry) in &taking_part {
                 if let Some(throughput) = entry.throughput {
                     let outcome = throughput(load, plan.load);
                     sheet.note(load.name, TIME, column, outcome.nanos_per_op);
@@ -65,7 +69,7 @@ pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) 
                     sheet.note(load.name, LOST, column, outcome.lost as f64);
                 }
             }
-            for (column, entry) in entries.iter().enumerate().filter(|(_, entry)| wanted(load.name, entry)) {
+            for &(column, entry) in &taking_part {
                 if let Some(waits) = entry.waits {
                     let outcome = waits(load, plan.load);
                     sheet.note(load.name, "wait p50, us", column, outcome.p50);
@@ -79,6 +83,13 @@ pub fn run(entries: &[Entry], plan: &Plan, wanted: impl Fn(&str, &str) -> bool) 
     }
     sheet.note_speed_up(Case::Hit1Task.name(), Case::Hit2Tasks.name());
     sheet
+}
+
+/// Returns the subjects in a rotated order.
+fn rotated<S>(mut subjects: Vec<S>, by: usize) -> Vec<S> {
+    let by = by % subjects.len().max(1);
+    subjects.rotate_left(by);
+    subjects
 }
 
 /// A case that times an operation, ready for its turns.
