@@ -84,6 +84,10 @@ fn contradicting_options_are_refused_by_name() {
             "TOKEN_RESOURCE of authMechanismProperties cannot be combined with ENVIRONMENT=k8s",
         ),
         (
+            "mongodb://u@a/?authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:test",
+            "username cannot be combined with ENVIRONMENT=test",
+        ),
+        (
             "mongodb://u:p@a/?authMechanismProperties=X:y",
             "authMechanismProperties must be left out without authMechanism, got X",
         ),
@@ -167,6 +171,16 @@ fn x509_needs_tls_and_a_certificate() {
     let options = Options::new(["a"]).unwrap().credential(Credential::of(Mechanism::MongoDbX509));
     assert_eq!(options.clone().endpoint().unwrap_err().option, "tls");
     assert_eq!(options.tls(TlsOptions::default()).endpoint().unwrap_err().option, "tlsCertificateKeyFile");
+}
+
+#[test]
+fn oidc_environment_of_a_cloud_may_have_a_username() {
+    for environment in ["azure,TOKEN_RESOURCE:r", "gcp,TOKEN_RESOURCE:r", "k8s"] {
+        let uri =
+            format!("mongodb://ada@a/?authMechanism=MONGODB-OIDC&authMechanismProperties=ENVIRONMENT:{environment}");
+        let credential = parse(&uri).credential.unwrap();
+        assert_eq!(credential.username.as_deref(), Some("ada"), "{environment}");
+    }
 }
 
 #[test]

@@ -353,12 +353,11 @@ impl Credential {
         let resource = self.property("TOKEN_RESOURCE");
         match (environment, resource) {
             (None, _) => Err(InvalidOption::missing(OPTION, "with authMechanism=MONGODB-OIDC without a callback")),
-            (Some("azure" | "gcp"), Some(_)) | (Some("k8s" | "test"), None) => match &self.username {
-                Some(_) if environment != Some("azure") => {
-                    Err(InvalidOption::because("username", "requires ENVIRONMENT=azure"))
-                }
-                _ => Ok(()),
-            },
+            // The other environments may use the name, or ignore it.
+            (Some("test"), None) if self.username.is_some() => {
+                Err(InvalidOption::conflict("username", "ENVIRONMENT=test"))
+            }
+            (Some("azure" | "gcp"), Some(_)) | (Some("k8s" | "test"), None) => Ok(()),
             (Some(needing @ ("azure" | "gcp")), None) => Err(InvalidOption::missing(
                 "TOKEN_RESOURCE of authMechanismProperties",
                 format!("with ENVIRONMENT={needing}"),
