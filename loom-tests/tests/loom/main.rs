@@ -82,7 +82,7 @@
 //! | *review holds* | `Core::review_holds` | the same, and `Core::report`, `Hold::mark_reported` |
 //! | *brief lock* | `BriefLock::lock` and its guard | the same |
 //! | *run section* | `BriefLock::run` | the same, and `wait`, `serve`, `take_requests`, `take_over` |
-//! | *wait alone* | `ModelledList::wait`, `take` | `WaitList::try_join`, `sit_down`, `look_ahead`, `poll`; `Cell::park`, `take` |
+//! | *wait alone* | `ModelledList::wait`, `waits`, `take` | `WaitList::try_join`, `sit_down`, `look_ahead`, `poll`; `Cell::park`, `take` |
 //! | *grant alone* | `ModelledList::grant` | `WaitList::try_claim`, `look_after`, `sweep`; `Claimed::grant`, `Cell::grant`; `Directory::install`, `remove` |
 //! | *take slot* | `SlotStack::pop` | `SlotStack::change` |
 //! | *put slot* | `SlotStack::push` | `SlotStack::push_chain`, `change` |

@@ -367,6 +367,8 @@ const CONTROLS: &[(&str, &str)] = &[
 const ORDERINGS_OF_OWN: &[&str] = &[
     "cell_publishes_no_waiter",
     "cell_acquires_no_waiter",
+    "grant_publishes_nothing",
+    "grant_is_not_acquired",
     // A waiter is withheld while it changes its waker.
     "word_that_became_the_same_again_is_not_acquired",
 ];

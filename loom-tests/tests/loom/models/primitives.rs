@@ -168,7 +168,13 @@ fn cell_is_used_again_only_when_its_granter_is_done() {
             move || assert!(list.grant(2))
         });
         assert_eq!(list.take(&mut second), 2);
-        use_cells_again(&list);
+        for grant in 3..7 {
+            let (mut waiter, polled) = list.wait();
+            assert!(polled.is_pending() && list.waits(&mut waiter));
+            let wakes = list.wakes();
+            assert!(list.grant(grant) && list.wakes() > wakes, "the last granter has used the cell's wake-up");
+            assert_eq!(list.take(&mut waiter), grant);
+        }
         grants.join().unwrap();
     });
 }

@@ -1,11 +1,26 @@
 //! The wait list on its own, for models of its cells and segments.
 
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use super::{Lane, WaitList, Waiter};
 
 /// A list of waiters that are granted numbers.
-pub struct ModelledList(WaitList<u32>);
+pub struct ModelledList {
+    list: WaitList<u32>,
+    wakes: Arc<Wakes>,
+}
+
+/// Counts how often waiters were woken. Not part of the model: loom does not see it.
+struct Wakes(AtomicU32);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        // Relaxed: publishes nothing.
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 /// A waiter of a list.
 pub struct ModelledWaiter(Waiter<u32>);
@@ -14,33 +29,49 @@ impl ModelledList {
     /// Creates an empty list.
     #[allow(clippy::new_without_default, reason = "only the models make one")]
     pub fn new() -> Self {
-        Self(WaitList::new(u32::MAX))
+        Self { list: WaitList::new(u32::MAX), wakes: Arc::new(Wakes(AtomicU32::new(0))) }
     }
 
     /// Queues up, without the lock if others are waiting. Returns the grant if it has already come.
     pub fn wait(&self) -> (ModelledWaiter, Poll<u32>) {
-        let mut waiter = Waiter::new();
-        let polled = self.0.try_join(&mut waiter, Waker::noop()).unwrap_or_else(|| {
-            let seat = self.0.lock_with_room(Lane::Waiters).enqueue(Lane::Waiters).expect("there is room");
-            self.0.sit_down(&mut waiter, seat, Waker::noop().clone())
+        let (mut waiter, waker) = (Waiter::new(), self.waker());
+        let polled = self.list.try_join(&mut waiter, &waker).unwrap_or_else(|| {
+            let seat = self.list.lock_with_room(Lane::Waiters).enqueue(Lane::Waiters).expect("there is room");
+            self.list.sit_down(&mut waiter, seat, waker)
         });
         (ModelledWaiter(waiter), polled)
     }
 
-    /// Grants a number to the first waiter, without the lock if possible. Returns whether there was a waiter.
+    fn waker(&self) -> Waker {
+        self.wakes.clone().into()
+    }
+
+    /// Returns how often waiters were woken.
+    pub fn wakes(&self) -> u32 {
+        // Relaxed: as in `wake`.
+        self.wakes.0.load(Ordering::Relaxed)
+    }
+
+    /// Grants a number to the first waiter, without the lock if possible, and wakes it. Returns whether there was a
+    /// waiter.
     pub fn grant(&self, grant: u32) -> bool {
-        let claimed = self.0.try_claim(|| true).or_else(|| self.0.lock().claim_first(Lane::Waiters));
-        claimed.map(|claimed| drop(claimed.grant(grant))).is_some()
+        let claimed = self.list.try_claim(|| true).or_else(|| self.list.lock().claim_first(Lane::Waiters));
+        claimed.map(|claimed| claimed.grant(grant).wake()).is_some()
+    }
+
+    /// Polls the waiter. Returns whether its grant has not come.
+    pub fn waits(&self, ModelledWaiter(waiter): &mut ModelledWaiter) -> bool {
+        self.list.poll(waiter, &mut Context::from_waker(&self.waker())).is_pending()
     }
 
     /// Removes the segments that are over.
     pub fn maintain(&self) {
-        self.0.maintain();
+        self.list.maintain();
     }
 
     /// Takes the grant of a waiter that was claimed.
     pub fn take(&self, ModelledWaiter(waiter): &mut ModelledWaiter) -> u32 {
-        match self.0.poll(waiter, &mut Context::from_waker(Waker::noop())) {
+        match self.list.poll(waiter, &mut Context::from_waker(&self.waker())) {
             Poll::Ready(grant) => grant,
             Poll::Pending => waiter.await_grant(),
         }
