@@ -42,9 +42,9 @@ pub fn log_levels() -> [(&'static str, LevelFilter); 4] {
     levels_of(|variable| env::var(variable).ok())
 }
 
-/// Opens the destination of log messages that the environment variable `MONGODB_LOG_PATH` names: `stdout`, `stderr`, or the
-/// path of a file, to which they are appended. If it is not set, or if the file cannot be opened, the destination is
-/// standard error.
+/// Opens the destination named by the environment variable `MONGODB_LOG_PATH`: `stdout`, `stderr`, or a file, to which
+/// log messages are appended. If the variable is not set, or if the file cannot be opened, the destination is standard
+/// error.
 ///
 /// wharf itself does not write there: this is for the application's subscriber, for example as the writer of
 /// `tracing-subscriber`.

@@ -23,9 +23,10 @@
 //! All this takes about ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS` sets
 //! a different length, in seconds; the default is 240. criterion's `--quick` is the same as 60, and also makes
 //! criterion itself stop early. A filter, such as `hit` in `cargo bench --bench pool -- hit`, applies to criterion's
-//! groups as a regular expression. In the rounds, it selects each "case/subject" that contains it. The names of the
-//! second series' cases begin with "observed/", and the names of the third series' cases with "cores/". So the filter
-//! `observed` or `cores` selects only the series of that name. `cargo test --benches` runs every case once, as a check.
+//! groups as a regular expression. In the rounds, it selects every "case/subject" that contains the filter's text. The
+//! names of the second series' cases begin with "observed/", and the names of the third series' cases with "cores/". So
+//! the filter `observed` or `cores` selects only the series of that name. `cargo test --benches` runs every case once,
+//! as a check.
 
 mod cores;
 mod load;

@@ -9,7 +9,7 @@
 //!
 //! Virtual machines also run at different speeds, depending on where the host places their processors. A neighbour on
 //! the same physical core slows one of them down, and two processors that are far apart make every shared line
-//! expensive. The row of speed-ups shows the value of the second core. The floor's threads do not share anything, so
+//! expensive. The row of speed-ups shows how much the second core adds. The floor's threads do not share anything, so
 //! the floor's speed-up is the speed-up of the machine.
 
 use std::fs;

@@ -282,7 +282,7 @@ impl BulkOperation {
     }
 }
 
-/// Returns an operation of the command, made from a statement of `update` or `delete`.
+/// Converts a statement of `update` or `delete` into an operation of the `bulkWrite` command.
 fn operation(mut operation: RawDocumentBuf, statement: &RawDocument) -> Result<RawDocumentBuf, ClientError> {
     let mut multi = false;
     for field in statement {

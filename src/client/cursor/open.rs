@@ -24,7 +24,7 @@ use crate::client::session::{SessionError, name, writes_its_result};
 use crate::endpoint::Limit;
 use crate::endpoint::options::ServerAddress;
 
-/// The wire version of MongoDB 4.4, from which a `getMore` takes a comment (CRUD, "find").
+/// The wire version of MongoDB 4.4, the first version in which a `getMore` takes a comment (CRUD, "find").
 const TAKES_COMMENT: i32 = 9;
 
 impl Client {

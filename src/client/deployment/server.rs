@@ -68,7 +68,7 @@ impl Control {
 
     /// Records whether a check is in progress. The monitor records the end of a check before it applies the result and
     /// notifies the waiting tasks. A task listens before it asks for a check. Listening and notifying take the lock of
-    /// the event. If the task listens first, it is notified after its request has been ignored. If the monitor notifies
+    /// the event. If the task listens first, its request may be ignored, but it is notified. If the monitor notifies
     /// first, the task sees the record.
     pub(super) fn set_checking(&self, on: bool) {
         // ORD: Release; pairs with the Acquire in `ask`.

@@ -228,7 +228,7 @@ fn with_id(id: &Bson) -> String {
     format!("_id {id}")
 }
 
-/// Names a file in an error by its name.
+/// Names a file in an error by its filename.
 fn with_name(filename: &str) -> String {
     format!("filename {filename:?}")
 }

@@ -50,7 +50,7 @@ impl<C: AnyClient> OpenUploadStream<'_, C> {
         self
     }
 
-    /// Stores data of the application with the file (`metadata`): anything that serde writes as a document.
+    /// Stores the application's own data with the file (`metadata`): anything that serde writes as a document.
     pub fn metadata(mut self, metadata: impl Serialize) -> Self {
         self.metadata = encode("metadata", &metadata).map(Some);
         self

@@ -185,8 +185,7 @@ impl Fault {
         self.labels.with(added)
     }
 
-    /// Returns the labels of an error of a command in a transaction, other than the commit ("Transient Transaction
-    /// Error").
+    /// Returns the fault's labels in any command of a transaction but the commit ("Transient Transaction Error").
     pub fn transaction_labels(&self) -> Labels {
         let is_transient = match self.kind {
             FaultKind::Selection | FaultKind::PoolCleared | FaultKind::Network => true,

@@ -357,7 +357,7 @@ impl<E: Environment> Core<E> {
         waiter: &mut Waiter<Grant<E>>,
         context: &mut Context<'_>,
     ) -> Option<Poll<Grant<E>>> {
-        // Cloned before there is a ticket, because cloning is foreign code.
+        // Cloned before there is a ticket, because cloning a waker runs foreign code.
         let waker = context.waker().clone();
         let queued = self.queue_up(lane);
         let Queued::Waits { seat, to_be_served } = queued else {
@@ -515,7 +515,7 @@ impl<E: Environment> Future for OpenerWait<'_, E> {
         if waiter.is_queued() {
             return core.wait_list.poll(waiter, context).map(Grant::into_connection);
         }
-        // Cloned before there is a ticket, because cloning is foreign code.
+        // Cloned before there is a ticket, because cloning a waker runs foreign code.
         let waker = context.waker().clone();
         match core.queue_up_as_opener() {
             Ok(seat) => core.wait_list.sit_down(waiter, seat, waker).map(Grant::into_connection),

@@ -404,7 +404,7 @@ impl Budget {
     }
 }
 
-/// Lets other threads settle the books if a step panics, because a close may run foreign code.
+/// Lets other threads settle the books if a step panics. A step may close a connection, which may run foreign code.
 struct EndedOnPanic<'b>(&'b Budget);
 
 impl Drop for EndedOnPanic<'_> {

@@ -48,7 +48,7 @@ impl Process {
         self.0
     }
 
-    /// Returns the process that this many forks have led to.
+    /// Returns the process that has this many forks before it.
     pub(crate) fn numbered(number: u32) -> Self {
         Self(number)
     }

@@ -304,7 +304,7 @@ fn write_sequence(sequence: &OutgoingSequence<'_>, buffer: &mut Vec<u8>) {
     buffer.extend_from_slice(sequence.identifier.as_bytes());
     buffer.push(0);
     sequence.documents.write(buffer);
-    // Taken from the buffer instead of adding up the documents' lengths again.
+    // The buffer gives the length, so the documents' lengths need not be added up again.
     let length = buffer.len() - start;
     buffer[start..start + 4].copy_from_slice(&length_bytes(length));
 }
