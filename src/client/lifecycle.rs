@@ -17,6 +17,9 @@ use crate::endpoint::{Endpoint, OperationError};
 use crate::pool::core::Phase;
 use crate::pool::runtime::{Connection, within};
 
+/// The maximum time that the pools stay open for work in the background, which may wait for a lost server.
+const LONGEST_FINISH: Duration = Duration::from_secs(1);
+
 /// The maximum time that the pools stay open for the server to end sessions.
 const LONGEST_REPLY: Duration = Duration::from_millis(250);
 
@@ -92,8 +95,8 @@ impl Client {
     /// Ends the sessions that no operation is using, closes all pools, and waits until their connections in use have
     /// been returned and closed, all within `limit`. Returns whether all connections are closed.
     ///
-    /// First, the transactions of dropped sessions are aborted, and dropped cursors are closed, if a server is known.
-    /// Then the sessions are ended. Then idle connections are closed. If operations are still running, one connection
+    /// First, if a server is known, the transactions of dropped sessions are aborted, and dropped cursors are closed, for
+    /// at most a second. Then the sessions are ended. Then idle connections are closed. If operations are still running, one connection
     /// stays open, to end their sessions after the last operation. If no connection is idle at first, the client waits
     /// up to a second for a connection. The client waits for the server's reply for at most a quarter of a second.
     /// Operations that begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last
@@ -120,7 +123,8 @@ impl Client {
     async fn end_and_close(&self) {
         // Without a server, the work in the background would wait for one.
         if self.knows_a_server() {
-            self.deployment().finish_background().await;
+            let finished = self.deployment().finish_background();
+            let _ = within(Instant::now() + LONGEST_FINISH, || self.deployment().home(), finished).await;
         }
         // Read first, because a closed deployment no longer knows how long its servers keep sessions.
         let timeout = self.session_timeout();
