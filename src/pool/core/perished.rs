@@ -103,7 +103,8 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns whether the pool can spare an established connection: either the pool does not need it, or has no capacity
-    /// to open a replacement first and no connection is being closed, which would free some. The caller holds the registry's lock, or only needs a guess.
+    /// to open a replacement first and no connection is being closed, which would free some. The caller holds the
+    /// registry's lock, or only needs a guess.
     pub(super) fn can_spare_one(&self) -> bool {
         let counts = self.capacity.load();
         self.min_pool_size() == 0
