@@ -11,9 +11,10 @@ impl<E: Establish> Pool<E> {
     ///
     /// A check-out that begins after this call has returned never gets an old connection. Old connections are closed
     /// with the reason "stale": available connections at once, connections in use when they come back, and pending
-    /// connections once they are open. The pool stays ready, and no check-out fails: all check-outs, including those
-    /// that are waiting, get new connections. The background task opens up to `minPoolSize` connections. The generation
-    /// is incremented, but no `PoolCleared` event is emitted. Does nothing to a closed pool.
+    /// connections once they are open. The pool stays ready, and no check-out fails: check-outs that are waiting get new
+    /// connections. Only a check-out that has begun to open a connection may still get that connection, and closes it
+    /// when it comes back. The background task opens up to `minPoolSize` connections. The generation is incremented, but
+    /// no `PoolCleared` event is emitted. Does nothing to a closed pool.
     ///
     /// [`Pool::clear`] is for a *server* that has failed: it pauses the pool and fails the waiting check-outs.
     #[doc(alias("rotate", "evict", "recycle", "soft_evict_connections"))]
