@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Client;
 use super::error::ClientError;
 use super::spans::Described;
-use crate::client::deployment::Server;
+use crate::client::deployment::{Selected, Server};
 use crate::client::selection::Access;
 use crate::client::session::{ServerSessionPool, SessionId};
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
@@ -29,14 +29,14 @@ const LONGEST_REPLY: Duration = Duration::from_secs(5);
 static PRIMARY_PREFERRED: ReadPreference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
 
 impl Client {
-    /// Returns whether there is a server that sessions could be ended on.
-    pub(super) fn knows_a_server(&self) -> bool {
-        matches!(self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)), Ok(Some(_)))
+    /// Returns a known server that sessions can be ended on.
+    pub(super) fn known_server(&self) -> Option<Selected> {
+        self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)).ok().flatten()
     }
 
     /// Checks out a connection to a known server for ending sessions. Returns `None` if none is available in time.
     pub(super) async fn last_connection(&self) -> Option<(Arc<Server>, Connection<Endpoint>)> {
-        let server = self.deployment().try_select_now(Access::Read(&PRIMARY_PREFERRED)).ok()??;
+        let server = self.known_server()?;
         let limit = Limit::of(LONGEST_WAIT).start();
         loop {
             match server.pool.check_out_for(limit, None, Location::caller()).await {

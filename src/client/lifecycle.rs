@@ -122,7 +122,7 @@ impl Client {
     /// until their connections are closed.
     async fn end_and_close(&self) {
         // Without a server, the work in the background would wait for one.
-        if self.knows_a_server() {
+        if self.known_server().is_some() {
             let finished = self.deployment().finish_background();
             let _ = within(Instant::now() + LONGEST_FINISH, || self.deployment().home(), finished).await;
         }
