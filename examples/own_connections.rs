@@ -1,7 +1,7 @@
 //! A pool of connections to something other than MongoDB: `cargo run --example own_connections`.
 //!
-//! A pool only needs an [`Establish`]: how to open a connection, how to check it before its use, when not to reuse it, how
-//! to reset it, and how to close it. The pool here survives a restart of its server.
+//! A pool only needs an implementation of [`Establish`]. It says how to open a connection, how to check it before use,
+//! when not to reuse it, how to reset it, and how to close it. The pool here survives a restart of its server.
 
 use std::error::Error;
 use std::io;
@@ -17,7 +17,7 @@ use wharf::{
     Stage,
 };
 
-/// Opens connections to a server that greets in the language of the session.
+/// Opens connections to a server that greets each session in its language.
 struct Greeter {
     server: SocketAddr,
 }
@@ -27,7 +27,7 @@ struct Session {
     stream: BufReader<TcpStream>,
     /// Whether an exchange was started but not completed. The next bytes on the stream are then unknown.
     is_broken: bool,
-    /// Whether the session differs from a new one.
+    /// Whether the session's state differs from that of a new session.
     is_changed: bool,
 }
 
@@ -44,7 +44,7 @@ impl Establish for Greeter {
         }
     }
 
-    /// Notices if the server has gone or has restarted while the connection was idle.
+    /// Detects whether the server has disappeared or restarted while the connection was idle.
     async fn check(&self, session: &mut Session) -> CheckResult {
         let reply = timeout(Duration::from_secs(2), session.exchange("ping")).await??;
         if reply == "pong" { Ok(()) } else { Err(format!("unexpected reply to ping: {reply}").into()) }
@@ -125,7 +125,7 @@ async fn use_at_the_same_time(pool: &Pool<Greeter>) -> Result<(), Box<dyn Error 
         let pool = pool.clone();
         tokio::spawn(async move {
             let mut session = pool.check_out().await?;
-            // No other task has left its language behind.
+            // The session was reset if an earlier task changed its language.
             assert_eq!(session.greet().await?, "hello");
             session.speak(language).await?;
             assert_eq!(session.greet().await?, greeting);

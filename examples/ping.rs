@@ -1,4 +1,4 @@
-//! A pool without a client: `MONGODB_URI=mongodb://... cargo run --example ping`, or a server at
+//! A pool without a client: `MONGODB_URI=mongodb://... cargo run --example ping`. The default is a server at
 //! localhost:27017.
 
 use bson::rawdoc;

@@ -17,7 +17,7 @@ use wharf::telemetry::prometheus_text;
 use wharf::{Client, ClientError, Collection, Options, WriteConcern, bson::doc};
 use wharf_service::pools::PoolRow;
 
-/// How long requests and connections may take to end.
+/// How long a shutdown waits for requests, and then for connections.
 const GRACE: Duration = Duration::from_secs(10);
 type Accounts = State<Collection<Account>>;
 
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Returns a future that completes at SIGTERM or Ctrl-C. It notices signals from this call on.
+/// Returns a future that completes at SIGTERM or Ctrl-C. Signals are caught from this call on.
 fn end_signal() -> std::io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move { tokio::select!(_ = terminate.recv() => {}, _ = interrupt.recv() => {}) })
@@ -102,7 +102,7 @@ async fn open_account(State(accounts): Accounts, Json(account): Json<Account>) -
     Ok((StatusCode::CREATED, Json(account)).into_response())
 }
 
-/// Reads all batches in one transaction, at the same point in time. Starts again if the cursor's server is lost.
+/// Reads all batches in one transaction, as of one point in time. Starts over if the cursor's server is lost.
 async fn accounts_of(State(accounts): Accounts, Path(owner): Path<String>) -> Result<Json<Vec<Account>>, Failure> {
     let query = || accounts.find(doc! { "owner": &owner }).sort(doc! { "_id": 1 }).batch_size(100);
     let read = async |mut session: Session| query().session(&mut session).await?.try_collect().await;
@@ -128,7 +128,7 @@ async fn transfer(State(accounts): Accounts, Json(transfer): Json<Transfer>) -> 
     let move_money = async |mut session: Session| {
         let taken = accounts.update_one(&enough, by(-1)).session(&mut session).await?;
         let given = accounts.update_one(doc! { "_id": &transfer.to }, by(1)).session(&mut session).await?;
-        // An error ends the transaction: neither account changes.
+        // An error aborts the transaction, so neither account changes.
         let changed = taken.matched_count + given.matched_count;
         (changed == 2).then_some(()).ok_or(Failure::Refused("there is no such account, or not enough money in it"))
     };
@@ -145,7 +145,7 @@ async fn pools(State(accounts): Accounts) -> Json<Vec<PoolRow>> {
     Json(accounts.client().metrics().iter().map(PoolRow::of).collect())
 }
 
-/// Why a request failed. The text of most errors is only for the log.
+/// The reason why a request failed. The text of most errors goes only to the log.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]

@@ -1,9 +1,10 @@
-// The guide's own links name files, for readers of the repository. If a link is defined twice, the first definition
-// wins. So `links.txt` comes first: its links are for readers of the documentation.
+// The links that the guide's pages define point to files, for readers of the repository. `links.txt` defines the same
+// links for readers of the documentation. It comes first, because the first definition of a link wins.
 #![doc = include_str!("guide/links.txt")]
 #![doc = include_str!("guide.md")]
 
-/// Declares the chapters, each with the text of the file of the same name in `guide/`, and with a picture below it.
+/// Declares a module for each chapter. Its documentation is the file of the same name in `guide/`, followed by a
+/// picture if one is given.
 macro_rules! chapters {
     ($($chapter:ident $(=> $heading:literal $picture:literal)?)*) => {$(
         #[doc = include_str!("guide/links.txt")]
@@ -25,7 +26,7 @@ chapters! {
 #[doc = concat!("```rust,no_run\n", include_str!("../examples/monitor/monitor.rs"), "\n# fn main() {}\n```")]
 pub mod monitor {}
 
-// The examples of these pages need other crates: `perf/src/shop.rs` compiles them.
+// The examples on these pages need other crates, so `perf/src/shop.rs` compiles them instead of doctests.
 #[cfg_attr(not(doctest), doc = include_str!("../docs/from-mongodb.md"))]
 pub mod from_mongodb {}
 

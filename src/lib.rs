@@ -30,9 +30,9 @@
 //! | use a MongoDB deployment | [`Client`], which monitors the servers, selects one for each operation, and retries |
 //! | read and write documents of your own types | [`Collection`], from [`Client::database`] and [`Database::collection`] |
 //! | run transactions | [`client::Session::with_transaction`] |
-//! | learn of changes | [`Collection::watch`] |
+//! | react to changes of data | [`Collection::watch`] |
 //! | store files of any length | `gridfs` |
-//! | call it from plain threads | [`blocking::Client`], which starts one thread, or [`single::Client`], which starts none |
+//! | work without async | [`blocking::Client`], which starts one thread, or [`single::Client`], which starts none |
 //! | set options, TLS, credentials | [`Options`], from a connection string or in code |
 //! | pool connections of your own type | [`Establish`] and [`Pool`] |
 //! | pool connections to one MongoDB server | [`Endpoint`] and [`Command`] |
@@ -42,11 +42,11 @@
 //!
 //! # Before you start
 //!
-//! - Set `timeoutMS` ([`Options::timeout`](Options#structfield.timeout)) in a service: it limits each operation as a whole.
-//!   Without it, a command waits for its reply without a limit.
-//! - Connections use TLS only if the options say so: see [`Options::tls`](Options#structfield.tls).
-//! - A pool that you build yourself starts paused: call [`Pool::ready`]. It connects to one server. [`Options::endpoints`]
-//!   returns an [`Endpoint`] for each of several servers.
+//! - Set `timeoutMS` ([`Options::timeout`](Options#structfield.timeout)) in a service: it limits each operation as a
+//!   whole. Without it, there is no limit on how long a command waits for its reply.
+//! - Connections use TLS only if the options turn it on: see [`Options::tls`](Options#structfield.tls).
+//! - A pool that you build yourself starts paused: call [`Pool::ready`]. Such a pool connects to one server.
+//!   [`Options::endpoints`] returns an [`Endpoint`] for each of several servers.
 //! - [`OperationError`] and [`CheckOutError`] tell you whether to retry. A pool sends a command twice only if the
 //!   server refused it and required reauthentication (error 391), and it never clears itself. A client retries commands
 //!   and clears its pools, as the specifications require.
@@ -56,8 +56,8 @@
 //!
 //! # Features
 //!
-//! On by default: `mongodb`, for everything that connects to MongoDB. Without the default features, wharf is the pool
-//! for connections of any type, without BSON or TLS.
+//! On by default: `mongodb`, for everything that connects to MongoDB. Without the default features, wharf is only the
+//! pool for connections of any type, without BSON or TLS.
 //!
 //! These are also on by default, and each implies `mongodb`:
 //!
@@ -69,11 +69,12 @@
 //!
 //! Off by default:
 //!
-//! - `zstd`: the third [`Compressor`]. It builds a library in C.
-//! - `cert-key-password`: reads a client's private key that a password protects (the option
+//! - `zstd`: the third [`Compressor`]. It builds a C library.
+//! - `cert-key-password`: reads password-protected private keys of clients (the option
 //!   [`certificate_key_file_password`](TlsOptions#structfield.certificate_key_file_password)).
 //! - `serde`: implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and
-//!   [`Options`]. It writes no secrets, and it [reads options](guide::options#from-files-and-environment-variables).
+//!   [`Options`]. Serialization writes no secrets. Options can also be [read from files and environment
+//!   variables](guide::options#from-files-and-environment-variables).
 //! - `opentelemetry` and `metrics-facade`: export a pool's metrics (see [`telemetry`]). `opentelemetry` also exports a
 //!   client's spans (see [the guide](guide::metrics_and_traces#traces)).
 //! - `log`: also sends log messages to the `log` crate when `tracing` has no subscriber.
@@ -86,7 +87,7 @@
     allow(dead_code, unused_imports, reason = "used only through `unstable`, or by the wings that `mongodb` adds")
 )]
 
-// First, because rustdoc shows the methods of `Pool` in the order of the modules.
+// Declared first, because rustdoc shows the methods of `Pool` in the order of the modules.
 mod pool;
 
 #[cfg(feature = "mongodb")]

@@ -1,7 +1,8 @@
-//! A pool with a monitor: `MONGODB_URI=mongodb://... cargo run --example monitor`, or a server at localhost:27017.
+//! A pool with a monitor: `MONGODB_URI=mongodb://... cargo run --example monitor`. The default is a server at
+//! localhost:27017.
 //!
-//! Stop the server, start it again, and press Ctrl-C at the end. The server is the first one in the connection string. The
-//! monitor itself is in `monitor.rs` and does not depend on this example.
+//! While the example runs, stop the server and start it again. Ctrl-C ends the example. It uses the first server in the
+//! connection string. The monitor itself is in `monitor.rs` and does not depend on this example.
 
 use std::error::Error;
 use std::time::Duration;
@@ -31,7 +32,7 @@ fn print(event: &PoolEvent) {
     }
 }
 
-/// Clears the pool if a failed connection says anything about the server.
+/// Clears the pool if the failure says anything about the server.
 fn heed(failure: &FailedConnection) {
     if failure.clears_pool() {
         failure.clear_pool();

@@ -1,8 +1,8 @@
-// A monitor of one server, to copy into an application. It marks the pool ready when the server answers and clears it
-// when it does not.
+// A monitor of one server, to copy into an application. It marks the pool ready when the server answers, and clears the
+// pool when the server does not.
 //
-// It sends `hello` on a separate connection every `heartbeatFrequencyMS`, at once when anything clears the pool, and every
-// 500 ms while the pool is paused. So the pool is ready at most half a second after its server is back.
+// It sends `hello` on a separate connection every `heartbeatFrequencyMS`, at once when anything clears the pool, and
+// every 500 ms while the pool is paused. So the pool becomes ready at most half a second after its server is back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +27,10 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Creates a monitor for a pool. `options` are the pool's.
+    /// Creates a monitor for a pool. `options` must be the pool's options.
     ///
-    /// The monitor subscribes to the pool's events. So it learns of every clear: by the failure sink, after a command's
-    /// error, or by any other part of the service.
+    /// The monitor subscribes to the pool's events. So it notices every clear: after a failed connection, after a
+    /// failed command, or from any other part of the service.
     pub fn new(mut options: Options, pool: Pool<Endpoint>) -> Result<Self, InvalidOption> {
         // Monitors do not authenticate: a server answers hello without authentication.
         options.credential = None;
@@ -45,7 +45,8 @@ impl Monitor {
         Ok(Self { endpoint, pool, asked })
     }
 
-    /// Runs until the pool is closed. It holds a handle to the pool, so the pool must be closed by [`Pool::close`].
+    /// Runs until the pool is closed. The monitor holds a handle to the pool, so dropping all other handles does not
+    /// close the pool: call [`Pool::close`].
     pub async fn run(self) {
         if self.endpoint.options().load_balanced == Some(true) {
             // Behind a load balancer there is no single server to check (Load Balancers, "Server Monitoring").
@@ -63,25 +64,26 @@ impl Monitor {
                 Err(failed) => {
                     connection = None;
                     println!("No answer: {}", failed.cause);
-                    // Commands may wait forever for a hanging server. If a server closes its connections, commands end
-                    // on their own.
+                    // Commands may wait forever for a server that hangs, so a timeout interrupts them. If the server
+                    // closes its connections, commands fail on their own.
                     let clear = Clear::new().because(failed.cause).interrupt_in_use_connections(failed.is_timeout);
                     self.pool.clear(clear).expect("only a pool in load-balanced mode cannot be cleared as a whole");
                     if failed.is_first {
-                        // The server answered earlier: perhaps a restart cost only the connection.
+                        // The server answered earlier, so perhaps it has restarted and only the connection is lost.
+                        // Check again at once.
                         continue;
                     }
                 }
             }
             sleep(SHORTEST_PAUSE).await;
-            // A paused pool refuses check-outs, and each clear after a refusal would ask for another check.
+            // A paused pool refuses all check-outs, so the next check does not wait for the heartbeat.
             if self.pool.status().phase == Phase::Ready {
                 let _ = timeout(heartbeat.saturating_sub(SHORTEST_PAUSE), self.asked.notified()).await;
             }
         }
     }
 
-    /// Checks the server once. The handshake of a new connection counts as an answer.
+    /// Checks the server once. If there is no connection yet, the handshake of a new one is the check.
     async fn check(&self, connection: &mut Option<DirectConnection>) -> Result<(), CheckFailed> {
         let Some(connection) = connection else {
             *connection = Some(self.endpoint.connect().await?);

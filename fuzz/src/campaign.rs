@@ -9,16 +9,16 @@ use std::{fs, io};
 use crate::Target;
 use crate::mutation::{Random, mutate};
 
-/// When a campaign ends.
+/// The limits of a campaign, which ends at the first limit that it reaches.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
-    /// After this many inputs.
+    /// The maximum number of inputs.
     pub inputs: u64,
-    /// At this time, if that is earlier.
+    /// The latest time at which the campaign ends.
     pub deadline: Instant,
 }
 
-/// The counts of a campaign without a finding.
+/// The counts of inputs in a campaign without a finding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// The number of accepted inputs.
@@ -40,7 +40,7 @@ pub struct Finding {
 ///
 /// # Errors
 ///
-/// [`Finding`] if it panics.
+/// Returns a [`Finding`] if the target panics.
 pub fn try_input(target: &Target, input: &[u8]) -> Result<bool, Finding> {
     panic::catch_unwind(AssertUnwindSafe(|| (target.run)(input)))
         .map_err(|panic| Finding { input: input.to_vec(), message: message(&*panic) })
@@ -50,7 +50,7 @@ pub fn try_input(target: &Target, input: &[u8]) -> Result<bool, Finding> {
 ///
 /// # Errors
 ///
-/// The first [`Finding`].
+/// Returns the first [`Finding`].
 pub fn run(target: &Target, seed: u64, bound: Bound) -> Result<Tally, Finding> {
     let seeds = (target.seeds)();
     let mut random = Random::new(seed);
@@ -61,7 +61,7 @@ pub fn run(target: &Target, seed: u64, bound: Bound) -> Result<Tally, Finding> {
         }
         let mut input = seeds[random.below(seeds.len())].clone();
         let other = &seeds[random.below(seeds.len())];
-        // Usually few changes, sometimes many.
+        // Most inputs get only a few changes, some get up to eight.
         let most = 1 << random.below(4);
         let changes = 1 + random.below(most);
         for _ in 0..changes {
@@ -82,7 +82,7 @@ pub fn run(target: &Target, seed: u64, bound: Bound) -> Result<Tally, Finding> {
 ///
 /// # Errors
 ///
-/// The operating system's error when reading.
+/// Returns the operating system's error if reading fails.
 pub fn regressions(target: &Target) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     let folder = folder(target);
     if !folder.exists() {
@@ -101,7 +101,7 @@ pub fn regressions(target: &Target) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
 ///
 /// # Errors
 ///
-/// The operating system's error when writing.
+/// Returns the operating system's error if writing fails.
 pub fn keep(target: &Target, input: &[u8]) -> io::Result<PathBuf> {
     fs::create_dir_all(folder(target))?;
     // Named after the input's hash (FNV-1a), so that the same input is not kept twice.

@@ -1,21 +1,21 @@
 //! Fuzz targets for everything in wharf that reads external input: from servers, users and the DNS.
 //!
-//! A [`Target`] is a plain function of bytes that panics if a property is violated, with seeds to start from. The seeds
-//! are replies of a real server (`corpus/`) and values that the targets build from wharf's own types. Inputs that once
-//! violated a property stay in `regressions/<target>/` and are replayed.
+//! A [`Target`] has a plain function of bytes, which panics if a property is violated, and seeds to start from. The
+//! seeds are replies of a real server (`corpus/`) and values that the targets build from wharf's own types. Inputs that
+//! once violated a property stay in `regressions/<target>/` and are replayed.
 //!
 //! # Three ways to run the targets
 //!
 //! The tests of this crate, and therefore `cargo test --workspace`, replay the seeds and the regressions and try a few
-//! thousand mutations of each target, on stable Rust without other tools. A number determines the mutations. A run that
-//! fails prints it, and `.ci/tests` takes it from the commit:
+//! thousand mutations of each target, on stable Rust without other tools. A seed number determines the mutations. A run
+//! that fails prints this number, and `.ci/tests` derives it from the commit:
 //!
 //! ```sh
 //! WHARF_FUZZ_SEED=7 cargo test -p wharf-fuzz
 //! ```
 //!
-//! Runs the same campaign, endlessly or for a number of seconds, for all targets in turn or only for the named targets.
-//! An input that violates a property is written to `regressions/<target>/`:
+//! The binary runs the same campaign endlessly or for a number of seconds, for all targets in turn or only for the
+//! named targets. It writes an input that violates a property to `regressions/<target>/`:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --seconds 600 op_msg compressed
@@ -23,7 +23,7 @@
 //!
 //! The third way adds coverage guidance by libFuzzer, which needs a C++ compiler. Stable Rust is enough. Only the
 //! address sanitizer needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no
-//! unsafe code for it to check. A variable names the target, and the arguments go to libFuzzer:
+//! unsafe code for it to check. An environment variable names the target, and the arguments are passed to libFuzzer:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --write-seeds target/corpus op_msg

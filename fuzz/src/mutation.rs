@@ -1,11 +1,11 @@
-//! Random changes to bytes, in ways that matter to binary formats and to text.
+//! Random changes to bytes, of kinds that matter to binary formats and to text.
 
-/// A pseudo-random sequence that its seed determines (SplitMix64).
+/// A pseudo-random number generator (SplitMix64). Its seed determines the sequence.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// Creates the sequence of `seed`.
+    /// Creates a generator from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -28,7 +28,7 @@ impl Random {
     ///
     /// # Panics
     ///
-    /// Panics if there are none.
+    /// Panics if there are no choices.
     pub fn one_of<'a, T: ?Sized>(&mut self, choices: &'a [&'a T]) -> &'a T {
         choices[self.below(choices.len())]
     }

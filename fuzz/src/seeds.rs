@@ -32,8 +32,8 @@ const COMPRESSED: [&[u8]; 9] = [
     include_bytes!("../corpus/zstd-get-more.bin"),
 ];
 
-/// Responses of OpenSSL 3.0 about the second certificate: "good", signed by its issuer; "revoked", signed by the third;
-/// "unknown", also signed by the third.
+/// Responses of OpenSSL 3.0 about the second of the [`CERTIFICATES`]. "good" is signed by its issuer; "revoked" and
+/// "unknown" are signed by the third certificate.
 pub const OCSP_RESPONSES: [&[u8]; 3] = [
     include_bytes!("../corpus/ocsp-good.bin"),
     include_bytes!("../corpus/ocsp-revoked-delegated.bin"),
@@ -73,7 +73,7 @@ pub fn messages() -> Vec<Vec<u8>> {
 /// Returns messages with the opcode `OP_COMPRESSED`.
 pub fn compressed_messages() -> Vec<Vec<u8>> {
     let mut messages: Vec<Vec<u8>> = COMPRESSED.map(<[u8]>::to_vec).into();
-    // Not actually compressed, so that mutations reach the message inside.
+    // This message is not actually compressed, so that mutations reach the message inside.
     let plain = &PLAIN[2][16..];
     let mut wrapped = Vec::new();
     let message_length = (25 + plain.len()) as u32;

@@ -10,7 +10,7 @@ use wharf_fuzz::{TARGETS, Target};
 /// The number of mutations of each target.
 const INPUTS: u64 = 5_000;
 
-/// Ends a target's turn early on a machine that is too slow for all mutations.
+/// The time limit for each target, for machines that are too slow for all mutations.
 const TURN: Duration = Duration::from_secs(2);
 
 #[test]

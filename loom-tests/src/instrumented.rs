@@ -2,8 +2,8 @@
 //!
 //! The models themselves run on the unchanged sources. The negative controls run on the instrumented build, and create
 //! it themselves. They copy the workspace's sources, with the mutants inserted, to `instrumented` in the target
-//! directory, and run cargo there with the profile and the flags of the current run. A file that has not changed is not
-//! written, so it is not compiled again.
+//! directory, and run cargo there with the profile and the flags of the current run. They do not write a file that has
+//! not changed, so cargo does not compile it again.
 //!
 //! The copy has its own target directory. If both builds shared a directory, cargo would confuse them, because it
 //! identifies packages by their paths in the workspace. Then the models would run with the mutants in the pool.
@@ -26,8 +26,8 @@ const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
 ///
 /// # Errors
 ///
-/// Names the fragments of the catalogue that do not occur exactly once in the sources, or says why the copy does not
-/// compile.
+/// Returns an error that names the fragments of the catalogue that do not occur exactly once in the sources, or that
+/// says why the copy does not compile.
 pub fn build(test: &str) -> Result<PathBuf, String> {
     let binary = std::env::current_exe().map_err(|error| error.to_string())?;
     // The path is TARGET/PROFILE/deps/NAME.

@@ -14,11 +14,12 @@
 //! - a watcher, which checks the pool's status;
 //! - in half of the schedules, a thread that closes the pool at a random time.
 //!
-//! Two more tests have 16 threads around one queue. The check-outs have queued up in a known order; some give up while
-//! the connection passes along the queue, and the others must be served in that order. Both ways to park are tested.
+//! Two more tests run 16 threads on one queue, in which check-outs have queued up in a known order. Some check-outs
+//! give up while the connection passes along the queue, and the others must be served in that order. Both ways to park
+//! are tested.
 //!
-//! In addition, each drain has its own thread. shuttle is sequentially consistent; the models in `loom/main.rs` cover
-//! reordering.
+//! In addition, each drain has its own thread. shuttle explores only sequentially consistent executions; the models in
+//! `loom/main.rs` cover reordering.
 //!
 //! In half of the tests, the environment listens, and the events of each connection and of the pool must be in a valid
 //! order. In the other half, the environment does not listen, so users take the hit path.
@@ -58,7 +59,7 @@ use wharf_loom_tests::instrumented;
 use wharf_loom_tests::mutants::is_present;
 
 const USERS: usize = 6;
-/// The users of the tests with a crowd, which have 15 or 16 threads.
+/// The number of users in the tests with a crowd, which run 15 or 16 threads.
 const CROWD: usize = 12;
 const CHECK_OUTS: usize = 4;
 
@@ -129,7 +130,7 @@ unsafe impl Environment for World {
     }
 
     fn drain(&self, draining: Draining<Self>) {
-        // Not under the lock, because shuttle may switch threads here.
+        // The thread is started before the lock is taken, because shuttle may switch threads here.
         let drain = thread::spawn(move || end_drain(draining));
         self.drains.lock().unwrap().push(drain);
     }
@@ -144,7 +145,7 @@ fn chance(of: u32) -> bool {
     thread_rng().gen_range(0..of) == 0
 }
 
-/// Drains a connection for a while, unless the pool is cleared or closed. One drain in four fails. One drain in eight
+/// Drains a connection for a while, or until the pool is cleared or closed. One drain in four fails. One drain in eight
 /// closes the connection, whatever its outcome.
 fn end_drain(mut draining: Draining<World>) {
     HINT.with(|present| present.set(thread_rng().gen_range(0..10)));
@@ -214,7 +215,7 @@ fn make_use(pool: &Arc<Pool>, grant: Grant<World>) {
             }
             let Some((idle, opening)) = own else { return };
             if chance(2) {
-                // The caller is gone.
+                // This stands for a caller that has gone away.
                 opening.hand_on(Some(idle));
             } else {
                 let lease = idle.check_out(pool.check_out_started());
@@ -251,7 +252,7 @@ fn user(pool: &Arc<Pool>) {
                 thread::yield_now();
             }
         } else {
-            // Waits without a limit. A lost wake-up is a deadlock, which shuttle reports.
+            // Waits without a limit. A lost wake-up leads to a deadlock, which shuttle reports.
             let grant = future::block_on(pool.acquire());
             make_use(pool, grant);
         }
@@ -453,7 +454,7 @@ fn unheard_sharded_connections_in_schedules_with_few_preemptions() {
     unheard(30_000, with_few_changes_of_priority, (8, 2, 3));
 }
 
-/// With many more users than connections, nearly all of them wait. One user in three gives up after a few polls.
+/// There are many more users than connections, so nearly all users wait. One user in three gives up after a few polls.
 #[test]
 fn crowd_on_one_unheard_connection_in_random_schedules() {
     run(10_000, random, (1, 1, 0), CROWD, false);
@@ -464,12 +465,12 @@ fn crowd_on_two_unheard_connections_in_schedules_with_few_preemptions() {
     run(10_000, with_few_changes_of_priority, (2, 2, 1), CROWD, false);
 }
 
-/// How many check-outs queue in the tests with 16 threads. Another thread holds the connection, and the last thread
+/// How many check-outs queue up in the tests with 16 threads. Another thread holds the connection, and the last thread
 /// waits for all the others.
 const QUEUE: u32 = 14;
 
-/// One connection goes through a queue whose order is known. One check-out in three gives up after a few polls: before
-/// it is granted something, at any point of the hand-over, or after it.
+/// Passes one connection through a queue whose order is known. One check-out in three gives up after a few polls, which
+/// may be before the hand-over, at any point during it, or after it.
 fn queue_is_served_in_order() {
     let options = PoolOptions::default().max_pool_size(1).background_interval(BackgroundInterval::Never);
     let pool = Core::new("server:27017", options, 4, World::default()).unwrap();
@@ -497,7 +498,7 @@ fn queue_is_served_in_order() {
     assert_eq!((status.total, status.pending, status.waiting), (0, 0, 0));
 }
 
-/// Queues up a check-out. Returns a closure that performs the rest of the check-out's life.
+/// Queues up a check-out. Returns a closure that waits for the grant and uses it, or gives up.
 fn queued_up(pool: &Arc<Pool>, number: u32, served: Arc<Mutex<Vec<u32>>>) -> impl FnOnce() + Send + 'static {
     let pool = pool.clone();
     let mut waits = Box::pin({
@@ -508,7 +509,7 @@ fn queued_up(pool: &Arc<Pool>, number: u32, served: Arc<Mutex<Vec<u32>>>) -> imp
     assert!(polled.is_pending(), "the check-out did not queue up");
     move || {
         let make_use_of = |grant| {
-            // This check-out still has the connection, or the permit for it.
+            // The order is recorded while this check-out still has the connection, or the permit for it.
             served.lock().unwrap().push(number);
             make_use(&pool, grant);
         };

@@ -1,20 +1,20 @@
 //! The cores on which the server and the clients run.
 //!
 //! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs. This costs
-//! more than the measured operations. So each side gets separate cores.
+//! more than the measured operations. So each side gets its own cores.
 
 use std::io;
 
 use crate::arguments::Machine;
 
-/// The cores of both sides, which share either no cores or all of them.
+/// The cores of the server and of the clients. The two sides share either no cores or all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub server: Vec<usize>,
     pub client: Vec<usize>,
 }
 
-/// Why server and clients cannot get separate cores.
+/// The reason why server and clients cannot get separate cores.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotPlace {
     /// There is only one core, or the clients were given all of them.
@@ -23,9 +23,9 @@ pub enum CannotPlace {
          process may use {available}; --no-pin runs on shared cores and measures the scheduler as well"
     )]
     TooFewCores {
-        /// The cores that this process may run on.
+        /// The number of cores that this process may run on.
         available: usize,
-        /// How many cores the clients are given.
+        /// The number of cores that the clients would get.
         client: usize,
     },
     /// The operating system does not list the cores, or refuses to use them.

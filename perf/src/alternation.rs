@@ -67,7 +67,7 @@ pub fn record<M: Serialize>(json: Option<&Path>, measured: &str, measurement: &M
 #[derive(Debug)]
 pub struct Turns<R>(Vec<Measurement<R>>);
 
-/// One measurement.
+/// One turn of a subject, and its result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measurement<R> {
     pub round: u32,
@@ -80,7 +80,7 @@ pub struct Measurement<R> {
     pub result: R,
 }
 
-/// The measurement that a child process makes.
+/// What a child process is asked to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     pub round: u32,
@@ -91,7 +91,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Returns the command for this program's part of a measurement, without the arguments of its mode.
+    /// Returns the command that starts this program as a child in a mode, without the arguments that only this mode
+    /// has.
     pub fn command(&self, mode: &str, server: &str) -> Result<Command, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -177,7 +178,7 @@ impl Competitor {
         if status.success() { Ok(()) } else { Err(asked.failed(status)) }
     }
 
-    /// Returns the reason why a child that should be running is not.
+    /// Returns the failure of a child that has ended too early, with its exit status.
     fn failed(&mut self) -> Failure {
         self.child.wait().map_or_else(Failure::from, |status| self.asked.failed(status))
     }

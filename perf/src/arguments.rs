@@ -27,7 +27,7 @@ pub struct Arguments {
 pub enum Mode {
     /// Runs one subject for a long time in this process, for a profiler.
     Profile(Profile),
-    /// Starts a server and prints its address, until standard input ends.
+    /// Starts a server, prints its address, and serves until standard input ends.
     Serve(Serve),
     /// Builds the pool's benchmark and runs it on 1, 2, 4 … all cores of this machine. Needs no server.
     Cores(Cores),
@@ -74,7 +74,7 @@ pub struct Comparison {
     /// Number of rounds. Every round measures everything, and medians are shown.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// How long each subject is measured in a round, in seconds, over all of its turns.
+    /// How long each subject is measured in a round, over all of its turns, in seconds.
     #[arg(long, default_value = "2.5", value_parser = seconds)]
     pub seconds: Duration,
     /// How long a turn is measured, in seconds. The subjects take turns until each has had its time.
@@ -132,7 +132,7 @@ pub struct Profile {
     /// Number of connections that they share.
     #[arg(long, default_value_t = CONNECTIONS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: u32,
-    /// How long it runs, in seconds.
+    /// How long the subject runs, in seconds.
     #[arg(long, default_value = "20", value_parser = seconds, conflicts_with = "operations")]
     pub seconds: Duration,
     /// Number of operations, instead of a duration; divided evenly among the tasks, at least one each.
@@ -150,8 +150,8 @@ pub struct Serve {
 
 #[derive(Debug, Args)]
 pub struct Cores {
-    /// The length of the benchmark, in seconds as in WHARF_BENCH_SECONDS. With 240, each number of cores takes about 50
-    /// seconds.
+    /// The length of the benchmark in seconds, which is passed on as WHARF_BENCH_SECONDS. With 240, each number of
+    /// cores takes about 50 seconds.
     #[arg(long, default_value = "240", value_parser = benchmark_seconds)]
     pub seconds: Duration,
     /// Measures wharf with the wait list on event-listener.
@@ -160,7 +160,7 @@ pub struct Cores {
     /// Also writes the result to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Puts the binary there instead of running it, for a machine without Rust.
+    /// Copies the binary to this file instead of running it, for a machine without Rust.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "json"])]
     pub build_only: Option<PathBuf>,
 }
@@ -177,7 +177,7 @@ pub struct Report {
     /// Where the pictures go. By default docs/pictures.
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Draws the figures of this result of `cargo bench --bench pool` instead, such as target/bench-ratios.json.
+    /// Draws the figures from this result file of `cargo bench --bench pool` instead, such as target/bench-ratios.json.
     #[arg(long, value_name = "FILE", requires = "output")]
     pub measured: Option<PathBuf>,
 }

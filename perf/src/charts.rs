@@ -24,7 +24,7 @@ const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures");
 #[serde(deny_unknown_fields)]
 struct Chart {
     title: String,
-    /// The page with the figures, unless they were measured elsewhere.
+    /// The page that lists the figures. It is not shown if they were measured elsewhere.
     #[serde(default = "benchmarks")]
     page: String,
     /// The heading on the page whose first table holds the figures.
@@ -39,7 +39,7 @@ struct Chart {
     command: String,
 }
 
-/// Bars, or lines if the rows' labels are numbers along an axis.
+/// A panel of a picture. It shows bars, or lines if the labels of the rows are numbers along an axis.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Panel {
@@ -61,7 +61,8 @@ struct Panel {
 struct Row {
     /// The label in the picture, instead of the label in the table.
     label: Option<String>,
-    /// The label in the table. If it is only a number there, it begins here with the text of an earlier row.
+    /// The label in the table. If the table's label is only a number, the text of an earlier row precedes the number
+    /// here.
     table: String,
     /// The name of the case in a benchmark's result.
     case: Option<String>,
@@ -114,7 +115,7 @@ pub fn run(arguments: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the committed figures by the picture's name, in its order.
+/// Returns the committed figures with the names of their pictures, sorted by name.
 fn charts() -> Result<Vec<(String, Chart)>, Failure> {
     all_of("data")
 }
@@ -170,7 +171,8 @@ impl Chart {
         all.iter().position(|of| *of == subject).unwrap_or(all.len())
     }
 
-    /// The meaning of the figures, how they were measured, and where they are listed, each in a paragraph.
+    /// Returns the caption: the meaning of the figures, how they were measured, and where they are listed, in one
+    /// paragraph each.
     fn caption(&self) -> Vec<String> {
         let mut lines = vec![format!("{} {}; {}.", self.notes, self.samples, self.machine), self.command.clone()];
         if let Some(heading) = &self.section {

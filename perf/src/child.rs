@@ -78,7 +78,7 @@ fn measure<S: Subject>(Cell { child, turn, warm_up }: &Cell) -> Result<(), Failu
 /// The allocations of a subject, as a child process reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AllocationsResult {
-    /// The mean for each operation.
+    /// The mean number of allocations per operation.
     pub allocations: f64,
 }
 
@@ -113,7 +113,7 @@ fn count_allocations<S: Subject>(Allocations { child }: &Allocations) -> Result<
             Ok(AllocationsResult { allocations: (counting::so_far() - before) as f64 / f64::from(COUNTED) })
         }))?
     };
-    // The first operations open connections, and do not count.
+    // The first operations open connections, and are not counted.
     count()?;
     take_turns(count)?;
     runtime.block_on(subject.close());
@@ -148,7 +148,7 @@ fn start_from_cold<S: Subject>(ColdStart { child }: &ColdStart) -> Result<(), Fa
         // Runs on a worker, so that no other thread is involved.
         runtime.block_on(runtime.spawn(cold_start::start::<S>(server, tasks, connections)))?
     };
-    // The first start does not count, because it includes starting the process, such as reading its code.
+    // The first start is discarded, because it includes costs of starting the process, such as reading its code.
     start()?;
     take_turns(start)
 }

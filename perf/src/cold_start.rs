@@ -31,7 +31,7 @@ pub fn name(kind: Kind) -> String {
     }
 }
 
-/// Measures a start with a fresh pool.
+/// Measures a cold start with a fresh pool.
 pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> Result<ColdResult, Failure> {
     let mut observer = Observer::connect(&server).await?;
     let nothing_open = observer.at_rest().await?;
@@ -47,7 +47,7 @@ pub async fn start<S: Subject>(server: String, tasks: u32, connections: u32) -> 
     let opened = observer.at_rest().await?.created - before.created;
     subject.close().await;
     drop(subject);
-    // The server must have finished this start before the next one begins.
+    // The server must have closed the connections of this start before the next start begins.
     observer.until_closed(nothing_open).await?;
     Ok(ColdResult { seconds, opened })
 }

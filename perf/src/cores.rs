@@ -1,4 +1,4 @@
-//! The pool's benchmark on 1, 2, 4 … all cores of this machine, from a binary without dependencies on the machine.
+//! Runs the pool's benchmark on 1, 2, 4 … all cores of this machine, from a binary that does not depend on the machine.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,7 +16,7 @@ pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// The file that the benchmark writes to its target directory.
 const RESULT: &str = "bench-cores.json";
 
-/// Builds the benchmark, and runs its series `cores` or stores it where the command line says.
+/// Builds the benchmark. Then runs its series `cores`, or copies the binary to the file that the command line names.
 pub fn run(arguments: &Cores) -> Result<(), Failure> {
     let target = fs::canonicalize(REPOSITORY)?.join("target/static");
     let benchmark = build(arguments, &target)?;
@@ -66,7 +66,7 @@ pub fn built(options: &[&str], flags: &str, target: &Path) -> Result<PathBuf, Fa
     executable(&String::from_utf8_lossy(&built.stdout)).ok_or_else(|| "cargo names no executable".into())
 }
 
-/// Returns the target of this machine, as rustc calls it.
+/// Returns rustc's name for the target of this machine.
 fn host() -> Result<String, Failure> {
     let version = Command::new(tool("RUSTC", "rustc"))
         .arg("-vV")

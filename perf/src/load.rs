@@ -35,7 +35,7 @@ pub fn runtime(workers: usize) -> Result<Runtime, Failure> {
     Ok(Builder::new_multi_thread().worker_threads(workers).enable_all().build()?)
 }
 
-/// The maximum number of warm-ups of the load while connections are still being opened.
+/// The maximum number of warm-up intervals if connections are still being opened.
 const WARM_UPS: u32 = 20;
 
 /// Tasks that run one operation after another while it is their turn, and rest in between.
@@ -47,7 +47,8 @@ pub struct Load<'r> {
 }
 
 impl<'r> Load<'r> {
-    /// Prepares `tasks` tasks to run operations. Here and below, the calling thread must not belong to the runtime.
+    /// Starts `tasks` tasks, which rest until their first turn. A thread that calls this or the methods below must not
+    /// belong to the runtime.
     pub fn prepare<S: Subject>(
         runtime: &'r Runtime,
         subject: &Arc<S>,
@@ -117,7 +118,7 @@ impl<'r> Load<'r> {
     }
 }
 
-/// The tasks' current duty.
+/// What the tasks are to do at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
@@ -224,7 +225,7 @@ async fn run_in_turns<S: Subject>(subject: &S, gate: &Gate) -> Result<(), Failur
     Ok(())
 }
 
-/// Makes `tasks` tasks run `each` operations each, without a warm-up.
+/// Runs `each` operations in each of `tasks` tasks, without a warm-up.
 pub fn run<S: Subject>(runtime: &Runtime, subject: &Arc<S>, tasks: u32, each: u64) -> Result<(), Failure> {
     let ping = |subject: Arc<S>| async move {
         for _ in 0..each {

@@ -2,7 +2,7 @@
 //! floor) and with the official driver.
 //!
 //! In the comparison, each subject is a child process, so that the process's CPU time belongs only to that subject. The
-//! server runs on some cores and the clients on the others, except in the compared cold starts.
+//! server runs on some cores and the clients on the others, except in the cold starts that the claims are about.
 
 mod affinity;
 mod alternation;

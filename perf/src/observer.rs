@@ -1,4 +1,4 @@
-//! The server's own report about its connections.
+//! Reads the server's own report about its connections.
 
 use std::time::{Duration, Instant};
 
@@ -64,8 +64,8 @@ impl Observer {
         Ok(Counts { connections, work })
     }
 
-    /// Waits until the counts have settled, and returns them. They then include all connections that were being opened
-    /// or closed.
+    /// Waits until the counts have settled, and returns them. They then include all connections that were still being
+    /// opened or closed.
     pub async fn at_rest(&mut self) -> Result<Connections, Failure> {
         let began = Instant::now();
         let mut last = self.connections().await?;

@@ -1,4 +1,4 @@
-//! The pool on simulated machines with up to 256 cores, from a build of the repository's package `scale`.
+//! Runs the pool on simulated machines with up to 256 cores. The simulator is the repository's package `scale`.
 
 use std::ffi::OsString;
 use std::fs;

@@ -17,7 +17,7 @@ pub struct Server {
     started: Started,
 }
 
-/// The server that was started here.
+/// The server that this process has started, if any.
 enum Started {
     Nothing,
     Mongod(Mongod),

@@ -1,13 +1,14 @@
 //! Medians and percentiles.
 
-/// Sorts the values, and returns the smallest value such that at least this share of all values is no larger.
+/// Sorts the values and returns a percentile: the smallest value that at least a fraction `share` of them do not
+/// exceed.
 pub fn percentile(values: &mut [u64], share: f64) -> Option<u64> {
     values.sort_unstable();
     let rank = (share * values.len() as f64).ceil() as usize;
     values.get(rank.max(1) - 1).copied()
 }
 
-/// Returns the middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two middle values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let middle = sorted.len() / 2;
@@ -18,7 +19,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Returns the two values below which a quarter and three quarters of all values lie.
+/// Returns the lower and the upper quartile: a quarter of all values lie below the first, and three quarters below the
+/// second.
 pub fn quartiles(values: &[f64]) -> Option<(f64, f64)> {
     let sorted = sorted(values);
     let last = sorted.len().checked_sub(1)?;

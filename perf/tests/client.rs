@@ -1,10 +1,10 @@
-//! The client's measurements run and print their tables and claims. The values depend on the machine.
+//! Tests that the client's measurements run and print their tables and claims. The values depend on the machine.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs sections in their short form. Returns the program's output and the lines of its file.
+/// Runs the short form of some sections. Returns the program's output and the lines of the file that it wrote.
 fn short(sections: &[&str]) -> (String, Vec<serde_json::Value>) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(format!("client-{}.json", sections.join("-")));
@@ -35,7 +35,7 @@ fn commands_are_measured_on_both_servers() {
         ("client-command-frugal", &["client", "client-busy-polling", "pool", "official-raw"]),
     ] {
         for subject in subjects {
-            // Two numbers of tasks, with two turns for each number.
+            // Two task counts, with two turns each.
             assert_eq!(count(&lines, measured, subject), 4, "{measured} {subject}: {printed}");
         }
     }
@@ -58,7 +58,7 @@ fn operations_on_one_document_are_measured_and_counted() {
     for operation in ["find-one", "insert-one", "update-one"] {
         for subject in ["handle", "raw", "official"] {
             let subject = format!("{subject}-{operation}");
-            // Two numbers of tasks, with two turns for each number.
+            // Two task counts, with two turns each.
             assert_eq!(count(&lines, &format!("client-{operation}"), &subject), 4, "{subject}: {printed}");
             assert_eq!(count(&lines, &format!("client-{operation}-allocations"), &subject), 1, "{subject}: {printed}");
         }
@@ -98,7 +98,8 @@ fn failover_and_memory_are_measured_for_both_clients() {
     }
     let kills = lines.iter().filter(|line| line["measured"] == "client-failover-kill");
     for line in kills {
-        // The members elect a new primary two seconds after they last heard from the old one, or a little sooner.
+        // The members elect a new primary about two seconds after they last heard from the old primary, sometimes a
+        // little sooner.
         assert!(line["stall_seconds"].as_f64().unwrap() > 1.0, "the primary was lost: {line}");
     }
     assert!(printed.contains("each further server"), "{printed}");

@@ -1,4 +1,4 @@
-//! The comparison under overload runs and prints its table and claims. The values depend on the machine.
+//! Tests that the comparison under overload runs and prints its table and claims. The values depend on the machine.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A short form of the soak runs, and finds no fault.
+//! Runs a short form of the soak test, which must find no faults.
 
 use std::process::Command;
 

@@ -1,6 +1,7 @@
 //! The simulated work of each core's tasks.
 //!
-//! The first cases are also part of the benchmark's series `cores` (`benches/`), so that the two can be compared.
+//! The first cases are also part of the benchmark series `cores` (`benches/`), so that simulated and measured figures
+//! can be compared.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,7 +20,7 @@ const MICROSECOND: Picos = 1_000_000;
 
 macro_rules! cases {
     ($($(#[doc = $what:literal])* $case:ident: $name:literal, $warm_up:literal, $measured:literal;)*) => {
-        /// A case.
+        /// A simulated workload.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Case {
             $($(#[doc = $what])* $case,)*
@@ -39,7 +40,7 @@ macro_rules! cases {
                 match self { $(Self::$case => concat!($($what,)*).trim_ascii(),)* }
             }
 
-            /// How long the cores warm up, and how long they are measured, in microseconds.
+            /// Returns how long the cores warm up and how long they are measured, in microseconds.
             fn microseconds(self) -> (u64, u64) {
                 match self { $(Self::$case => ($warm_up, $measured),)* }
             }
@@ -81,7 +82,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Returns the plan with the times of this case, multiplied by `length`.
+    /// Returns the plan with the times of this case. The measured time is multiplied by `length`.
     pub fn timed(self, plan: &Plan, length: f64) -> Plan {
         let (warm_up, measured) = self.microseconds();
         let measured = (measured as f64 * length).max(1.0) as u64;
@@ -158,7 +159,7 @@ enum Direction {
     Across,
 }
 
-/// Handfuls of connections on their way to a core.
+/// The handfuls of connections that are on their way to a core.
 struct Handfuls<G> {
     /// The number of handfuls.
     count: Word,
@@ -185,8 +186,8 @@ impl<G> Handfuls<G> {
         self.handfuls.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// Waits for a handful until the time is over. Most handfuls arrive soon, and the worker's other tasks run in the
-    /// meantime.
+    /// Waits for a handful until the simulation ends. Most handfuls arrive soon, so this spins first. After that, the
+    /// worker's other tasks run between two attempts.
     async fn received(&self) -> Option<Vec<G>> {
         const SPINS: usize = 100;
         loop {
@@ -218,7 +219,7 @@ fn passed_on<D: Design>(plan: &Plan, direction: Direction) -> Outcome {
             let (own, next) = (&mailboxes[number], &mailboxes[to % cores]);
             while !machine::is_over() {
                 if takes {
-                    // Takes no more than the other side returns.
+                    // Waits, so that this core takes no more connections than the other side returns.
                     while direction == Direction::Across && next.count.load() > 1 && !machine::is_over() {
                         machine::spin();
                     }
@@ -261,7 +262,7 @@ mod of_wharf {
     use crate::designs::wharf::Wharf;
     use wharf::Clear;
 
-    /// The cores take turns. A turn is two steps: one core takes the connection, then another returns it.
+    /// The cores take turns. A turn has two steps: one core takes the connection, and then another core returns it.
     pub fn cold(plan: &Plan) -> Outcome {
         let cores = plan.cores;
         let pool = Wharf::empty(cores, (4 * cores).max(100));
@@ -275,7 +276,8 @@ mod of_wharf {
                 while !machine::is_over() {
                     let step = steps.load();
                     if drawn(step, cores) != number {
-                        // Checks rarely, because each check costs the simulation as much as an access by the pool.
+                        // Checks only rarely, because simulating a check costs as much as simulating an access by the
+                        // pool.
                         machine::pass(MICROSECOND / 2);
                         continue;
                     }

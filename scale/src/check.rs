@@ -15,7 +15,7 @@ pub const TOLERANCE: f64 = 0.25;
 /// the cost of a transfer. On more cores, it also depends on the placement of tasks and on the machine's interconnect.
 const FEW: usize = 2;
 
-/// A simulated figure beside the measured one.
+/// A simulated figure and the measured figure that it is compared with.
 #[derive(Debug, Clone, Copy)]
 pub struct Compared {
     /// The case.

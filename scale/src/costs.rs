@@ -1,17 +1,17 @@
-//! The costs of a simulated core's steps. [`profiles`](crate::profiles) says how they were found.
+//! The costs of a simulated core's steps. [`profiles`](crate::profiles) explains how they were determined.
 
 use std::fmt;
 
 use crate::profiles::PROFILES;
 
-/// A time in picoseconds, which keeps simulations exact and repeatable.
+/// A time in whole picoseconds, so that simulations are exact and repeatable.
 pub type Picos = u64;
 
-/// Declares the costs: the name, the nanoseconds on each of the [`PROFILES`](crate::profiles::PROFILES), and the
-/// meaning.
+/// Declares the costs. Each has a name, a meaning, and its nanoseconds on each of the
+/// [`PROFILES`](crate::profiles::PROFILES).
 macro_rules! costs {
     ($($(#[$meaning:meta])* $name:ident = $xeon:literal, $epyc:literal;)*) => {
-        /// The costs of a machine, in picoseconds. The default is the first of the
+        /// The costs of a machine, in picoseconds. The default costs come from the first of the
         /// [`PROFILES`](crate::profiles::PROFILES).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Costs {
@@ -56,22 +56,23 @@ costs! {
     store = 0.5, 0.5;
     /// A read-modify-write of a line that the core has exclusively.
     update = 7.5, 5.0;
-    /// The additional cost of a line in the second level of the core's cache, because the core has not used it for
-    /// long.
+    /// The additional cost of a line that is in the second level of the core's cache, because the core has not used it
+    /// for a while.
     second = 7.0, 4.0;
     /// The same for a line that is only in the third level.
     third = 25.0, 12.0;
     /// Fetching a line from another core of the same socket, or invalidating the copy there.
     transfer = 65.0, 25.0;
-    /// The same from another socket.
+    /// The same for a core of another socket.
     across = 150.0, 150.0;
     /// Fetching a line that no core has.
     memory = 80.0, 80.0;
     /// The computation between two accesses.
     step = 1.0, 0.3;
-    /// The longest time by which the core can reach an access before all earlier accesses have taken effect.
+    /// How far the core can run ahead: it reaches an access at most this long before all earlier accesses have taken
+    /// effect.
     window = 0.0, 25.0;
-    /// A pause in a loop that spins.
+    /// A pause in a spin loop.
     spin = 15.0, 34.0;
     /// A reading of the clock.
     clock = 45.0, 10.0;

@@ -15,8 +15,8 @@ pub struct Law {
 }
 
 impl Law {
-    /// Fits the law to measurements, which are pairs: a number of cores, and its operations per second. Minimizes the
-    /// relative errors. Returns `None` if there are fewer than three measurements.
+    /// Fits the law to measurements by minimizing the relative errors. Each measurement is a number of cores and the
+    /// operations per second on that many cores. Returns `None` if there are fewer than three measurements.
     pub fn fit(measured: &[(usize, f64)]) -> Option<Self> {
         if measured.len() < 3 || measured.iter().any(|&(_, throughput)| throughput <= 0.0) {
             return None;
@@ -33,7 +33,7 @@ impl Law {
         laws.min_by(|one, other| one.error(measured).total_cmp(&other.error(measured)))
     }
 
-    /// Returns the throughput of this many cores.
+    /// Returns the throughput of this many cores according to the law.
     pub fn throughput(&self, cores: f64) -> f64 {
         self.lambda * cores / (1.0 + self.sigma * (cores - 1.0) + self.kappa * cores * (cores - 1.0))
     }

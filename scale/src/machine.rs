@@ -1,38 +1,37 @@
 //! The machine: cores as coroutines, their clocks, and the cache lines between them.
 //!
-//! All cores run on one thread. A core runs until it is about to access shared memory, and if another core's clock is
-//! earlier, waits for its turn. So all accesses take place in the order of virtual time, one after another, and a
-//! simulation with the same seed is the same to the picosecond.
+//! All cores run on one thread. A core runs until it is about to access shared memory. If another core's clock is
+//! earlier, the core then waits for its turn. So all accesses take place one after another in the order of virtual
+//! time, and two simulations with the same seed agree to the picosecond.
 //!
 //! # The time of an access
 //!
-//! - If the core has the line in a state that allows the access, it costs a hit, or more if the core has not used the
-//!   line for long.
-//! - Otherwise the line is fetched, and other copies are made invalid: a transfer. A line serves one transfer at a
-//!   time, first come, first served. Only readers of a shared line are served in parallel.
+//! - If the core has the line in a state that allows the access, the access costs a hit, or more if the core has not
+//!   used the line for a while.
+//! - Otherwise the access needs a transfer, which fetches the line and, for a write, makes the other copies invalid. A
+//!   line serves one transfer at a time, first come, first served. Only readers of a shared line are served in
+//!   parallel.
 //! - A core that has fetched a line keeps it for at least half of the next transfer, while the next request travels. So
 //!   it can use the line more than once, however many cores request it.
 //! - The accesses of a core take effect in program order, at its clock `now`. The core does not wait for the line of a
 //!   store. An update and a fence wait for the core's earlier stores, as on x86.
 //! - The lines of one access are fetched in parallel.
-//! - A core that walks through memory has the lines before it needs them (`Streams`), except for lines that other cores
-//!   hold.
+//! - If a core walks through memory, lines arrive before the core needs them (`Streams`), unless other cores hold them.
 //! - Before each access, the core computes for a `step`, give or take a quarter. Without this noise, the cores would
 //!   march in lockstep, unlike real cores.
 //!
 //! # How far a core looks ahead
 //!
 //! A core executes out of order: it requests the lines of later accesses while it waits for earlier accesses, even
-//! across updates. So a core has a second clock, `ahead`, at which it reaches an access and requests its line.
-//! Computation and accesses without a transfer advance only that clock. The line arrives a transfer later, and the
-//! access takes effect once the line is there and all earlier accesses have taken effect. Then an update occupies the
-//! core for a while.
+//! across updates. So a core has a second clock, `ahead`, which shows when the core reaches an access and requests its
+//! line. Computation and accesses without a transfer advance only that clock. The line arrives a transfer later, and
+//! the access takes effect once the line is there and all earlier accesses have taken effect. Then an update occupies
+//! the core for a while.
 //!
 //! - The core reaches an access no earlier than a `window` before the earlier accesses have taken effect.
-//! - It follows a pointer only once the pointer has arrived ([`follow`]), and gets past a spin loop only once it has
-//!   left the loop. After an update of a line, the line is available to later accesses once the update has taken
-//!   effect.
-//! - A core that loads a line and writes it before the line arrives fetches it once.
+//! - It follows a pointer only once the pointer has arrived ([`follow`]), and it does not look past a spin loop before
+//!   the loop has ended. An updated line is available to later accesses only once the update has taken effect.
+//! - A core that loads a line and writes it before the line arrives fetches it only once.
 //! - If another core writes the line after this core's request, the line is fetched after that write.
 
 use std::cell::RefCell;
@@ -60,7 +59,7 @@ pub enum Access {
     Update,
 }
 
-/// The machine that a simulation runs on, and the duration.
+/// The machine and the duration of a simulation.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The number of cores.
@@ -75,7 +74,7 @@ pub struct Plan {
     pub steals: bool,
     /// How long the cores run before they are measured.
     pub warm_up: Picos,
-    /// How long they are measured.
+    /// How long the cores are measured after that.
     pub measured: Picos,
 }
 
@@ -116,8 +115,8 @@ pub struct Outcome {
     pub accesses: u64,
 }
 
-/// A line that a core has used within this many of its accesses is in the first level of its cache, which has room for
-/// 512 to 768 lines. About three accesses in four are to recently used lines.
+/// If a core has used a line within this many of its accesses, the line is in the first level of the core's cache. That
+/// level has room for 512 to 768 lines. About three accesses in four are to recently used lines.
 const FIRST_LEVEL: u64 = 3_000;
 /// The same for the second level, which has room for 16,384 lines or more. In the long run, one access in eight is to a
 /// new line.
@@ -162,11 +161,11 @@ struct Busy {
     leaves: VecDeque<Picos>,
     /// How many accesses the line's last user had made when it used the line.
     used: u64,
-    /// When it was last written.
+    /// When the line was last written.
     written: Picos,
     /// Its last fetch.
     fetched: Fetch,
-    /// The core that last updated it, where that was, and when it took effect.
+    /// The core that last updated the line, the address of that update, and when the update took effect.
     updated: (usize, usize, Picos),
 }
 
@@ -219,7 +218,7 @@ struct Core {
 }
 
 impl Core {
-    /// Returns the time, give or take a quarter.
+    /// Returns `time` with noise: give or take a quarter.
     fn noisy(&mut self, time: Picos) -> Picos {
         if self.noise == 0 {
             return time;
@@ -265,8 +264,8 @@ fn on_machine<R>(f: impl FnOnce(&mut Machine, usize) -> R) -> Option<R> {
     })
 }
 
-/// Runs `work` on each core of the machine, until it returns on all of them. `work` gets the number of its core, and
-/// returns soon once [`is_over`] returns `true`.
+/// Runs `work` on each core of the machine, until it returns on all of them. `work` receives the number of its core,
+/// and must return soon after [`is_over`] returns `true`.
 ///
 /// # Panics
 ///
@@ -302,7 +301,7 @@ pub fn simulate(plan: Plan, work: impl Fn(usize) + Clone + Send) -> Outcome {
     };
     let count = machine.plan.cores;
     MACHINE.with_borrow_mut(|present| assert!(present.replace(machine).is_none(), "a simulation is running already"));
-    // A core's stack, in words. The system provides only the part that is used.
+    // The size of a core's stack, in words. The operating system allocates only the part that is used.
     const STACK: usize = 0x8000;
     let mut coroutines: Vec<Generator<'_, (), ()>> = (0..count)
         .map(|core| {
@@ -326,7 +325,7 @@ pub fn simulate(plan: Plan, work: impl Fn(usize) + Clone + Send) -> Outcome {
 }
 
 impl Machine {
-    /// Returns the core whose turn it is. Sleepers are woken once the time is over.
+    /// Returns the core whose turn it is. Wakes all sleeping cores when the simulation ends.
     fn next_turn(&mut self) -> Option<usize> {
         let end = self.plan.warm_up + self.plan.measured;
         let is_over = self.turns.peek().is_none_or(|Reverse((now, _))| *now >= end);
@@ -379,7 +378,7 @@ impl Machine {
             let source = if hits { Source::Own } else { line.promised.change(core, access == Access::Load, &socket) };
             let (counter, took) = match source {
                 Source::Own => {
-                    // If the line has not arrived, the core's own store is waiting for it and provides the value.
+                    // If the line has not arrived yet, the core's own store is waiting for it and provides the value.
                     tally.hits += 1;
                     let unused = count.saturating_sub(std::mem::replace(&mut line.used, count));
                     let is_near = unused <= FIRST_LEVEL || self.cores[core].streams.meets(number);
@@ -498,7 +497,7 @@ pub(crate) fn scattered(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Goes back to [`simulate`], until it resumes this core.
+/// Suspends this core and returns to [`simulate`], which resumes the core at its next turn.
 fn leave() {
     #[allow(deprecated, reason = "the new form works only in the coroutine's first function; loom uses this one, too")]
     generator::yield_with(());
@@ -529,7 +528,7 @@ pub fn now() -> Picos {
     on_machine(|machine, core| machine.cores[core].now).unwrap_or(0)
 }
 
-/// Returns whether the time of the simulation is over for this core.
+/// Returns whether this core has reached the end of the simulation.
 pub fn is_over() -> bool {
     on_machine(|machine, core| machine.cores[core].now >= machine.plan.warm_up + machine.plan.measured).unwrap_or(true)
 }
@@ -541,7 +540,7 @@ pub fn count() {
     });
 }
 
-/// Returns a number that looks random.
+/// Returns a pseudo-random number.
 pub fn random() -> u64 {
     on_machine(|machine, core| {
         machine.compute(core, 0);
@@ -577,7 +576,7 @@ pub fn read() -> Picos {
     on_machine(|machine, core| machine.cores[core].read).unwrap_or(0)
 }
 
-/// Reaches the next access no earlier than `read`, when its address is known.
+/// Makes the core reach its next access no earlier than `read`, the time at which the address of that access is known.
 pub fn follow_from(read: Picos) {
     on_machine(|machine, core| {
         let core = &mut machine.cores[core];
@@ -591,7 +590,7 @@ pub fn follow() {
     follow_from(read());
 }
 
-/// Accesses `bytes` bytes at `address`. The access itself follows at once.
+/// Simulates an access to `bytes` bytes at `address`. The caller makes the actual access right after this call.
 pub fn access(address: usize, bytes: usize, access: Access, site: Site) {
     let is_simulated = on_machine(|machine, core| {
         machine.compute(core, machine.plan.costs.step);

@@ -24,17 +24,17 @@ use wharf_scale::report::{Figure, Sheet};
 #[derive(Debug, Parser)]
 #[command(name = "scale")]
 struct Arguments {
-    /// The cases whose names contain this text. By default all.
+    /// The cases whose names contain this text. The default is all cases.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     case: Vec<String>,
-    /// The designs whose names contain this text. By default all.
+    /// The designs whose names contain this text. The default is all designs.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     design: Vec<String>,
-    /// Numbers of cores.
+    /// The numbers of cores to simulate.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256",
           value_parser = clap::value_parser!(u16).range(1..=MOST_CORES as i64))]
     cores: Vec<u16>,
-    /// Numbers of sockets. Machines with fewer cores than sockets are skipped.
+    /// The numbers of sockets to simulate. Machines with fewer cores than sockets are skipped.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=4))]
     sockets: Vec<u16>,
     /// The time to measure, as a multiple of each case's usual time.
@@ -43,17 +43,17 @@ struct Arguments {
     /// The machine whose costs are used.
     #[arg(long, value_name = "NAME", default_value = PROFILES[0].name, value_parser = machine)]
     machine: &'static Profile,
-    /// Compares wharf's figures with the figures measured on the machine, and fails unless the figures of one and two
+    /// Compares wharf's figures with the figures measured on the machine, and fails unless the figures for one and two
     /// cores are within 25 %.
     #[arg(long)]
     check: bool,
-    /// Compares with the measurements in the file that the benchmark's series `cores` has written.
+    /// Compares with the measurements in this file, which the benchmark series `cores` has written.
     #[arg(long, value_name = "FILE", requires = "check")]
     measured: Option<PathBuf>,
     /// A cost in nanoseconds, as in `transfer=60`. May be repeated.
     #[arg(long, value_name = "COST=NANOSECONDS", value_parser = cost)]
     cost: Vec<(String, f64)>,
-    /// Chooses the noise. The same seed gives the same figures.
+    /// The seed of the noise. The same seed gives the same figures.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Writes all figures to this file.

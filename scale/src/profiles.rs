@@ -6,17 +6,27 @@
 //! | --- | --- | --- |
 //! | `transfer` | measured by the probe that perf/README.md describes | fitted to connections that two cores return elsewhere |
 //! | `update`, `spin` | measured by the same probe | usual values |
-//! | `window` | the 448 instructions that the core has in flight, at the 18 a nanosecond that the probe has seen | none: the same case fits without a window, because there a load waits for an earlier locked instruction. Not measured |
-//! | `driver`, `batch` | measured: a task that only yields takes 370 ns longer alone on tokio than as one of 64. The time of the system call and of the clock is `driver`, the rest `batch` | usual values |
+//! | `window` | derived from the instructions in flight, see below | none, see below |
+//! | `driver`, `batch` | measured, see below | usual values |
 //! | `call`, `awake` | measured: a system call, and half of a round trip between two threads that sleep | usual values |
-//! | `clock` | a reading of the time stamp counter, as in the probe | a subscriber costs about three times as much there |
+//! | `clock` | a reading of the time stamp counter, as in the probe | estimated, see below |
 //! | `step` | fitted to the hits of one core | the same |
 //! | `poll` | fitted to the yields of one core; agrees with tasks that only yield, without a pool | fitted to the same |
 //! | `second`, `third`, `load`, `store`, `memory` | usual values of such processors | the same |
 //! | `across` | does not occur: one socket | a usual value |
 //!
-//! One constant of the runtime is also a cost: how many cache lines a poll of the driver moves. It is fitted to the
-//! case `yield` on two cores of `epyc-2`, and is the same for both machines.
+//! The `window` of `epyc-2` is the time for the 448 instructions that the core can have in flight, at the 18 per
+//! nanosecond that the probe has measured. On `xeon-16`, the case that `transfer` is fitted to also fits without a
+//! window, because a load waits for an earlier locked instruction on that machine. This was not measured.
+//!
+//! On tokio, a task that only yields takes 370 ns longer when it is alone than when it is one of 64. Of this time,
+//! `driver` is the part for the system call and the clock, and `batch` is the rest.
+//!
+//! The `clock` of `xeon-16` is estimated: a subscriber, which makes the pool read the clock, costs about three times as
+//! much on that machine.
+//!
+//! One constant of the runtime is also a cost: how many cache lines a poll of the driver moves. This number is fitted
+//! to the case `yield` on two cores of `epyc-2`, and is used for both machines.
 
 use std::collections::BTreeMap;
 

@@ -30,7 +30,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Reads the outcome of a simulation.
+    /// Creates the figure from the outcome of a simulation.
     pub fn of(design: &'static str, plan: &Plan, outcome: &Outcome) -> Self {
         let (mut words, mut sites) = (BTreeMap::new(), BTreeMap::new());
         for ((file, line), tally) in &outcome.sites {
@@ -48,7 +48,7 @@ impl Figure {
         }
     }
 
-    /// Returns the number of lines fetched from other cores per operation, for all words or for one.
+    /// Returns the number of lines fetched from other cores per operation, for one word or for all words.
     pub fn transfers(&self, word: Option<&str>) -> f64 {
         let tallies = self.words.iter().filter(|(name, _)| word.is_none_or(|word| word == *name));
         let sum: u64 = tallies.map(|(_, tally)| tally.near + tally.far).sum();
@@ -95,13 +95,13 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// Returns the series of one design on this many sockets: numbers of cores, and operations a second.
+    /// Returns the series of one design on this many sockets: pairs of a number of cores and the operations a second.
     fn series(&self, design: &str, sockets: usize) -> Vec<(usize, f64)> {
         let of = self.figures.iter().filter(|figure| figure.design == design && figure.sockets == sockets);
         of.map(|figure| (figure.cores, figure.throughput)).collect()
     }
 
-    /// Returns the designs and numbers of sockets that have figures, in order.
+    /// Returns each combination of a design and a number of sockets that has figures, in order.
     fn columns(&self) -> Vec<(&'static str, usize)> {
         let mut columns = Vec::new();
         for figure in &self.figures {
@@ -112,7 +112,7 @@ impl Sheet {
         columns
     }
 
-    /// Returns the table: throughput by cores, the law that fits, and the costs of wharf's words.
+    /// Returns the table: throughput by cores, the fitted law, and the costs of wharf's words.
     pub fn table(&self) -> String {
         let mut text = format!("\n{}: {}\n\n", self.case, self.case.what());
         for (design, sockets) in self.columns() {
@@ -142,7 +142,7 @@ impl Sheet {
         text
     }
 
-    /// Returns all figures, and the laws that fit.
+    /// Returns all figures and the fitted laws.
     pub fn as_json(&self) -> Value {
         let figures: Vec<_> = self.figures.iter().map(Figure::as_json).collect();
         let laws: Vec<_> = self

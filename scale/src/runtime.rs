@@ -1,18 +1,19 @@
-//! A runtime of tasks on the simulated cores, which places them like tokio's multi-threaded runtime.
+//! A task runtime on the simulated cores, which places tasks as tokio's multi-threaded runtime does.
 //!
-//! Each core has a worker with a queue, and a slot for the task that it woke last (the LIFO slot). This task runs next,
-//! for at most three tasks in a row. A task that is woken runs on the core that woke it. A task that yields waits in a
-//! list of its worker. A worker without tasks steals half of another worker's queue, beginning with a random worker,
-//! unless half of the workers are already searching. If it does not find any tasks, it polls the driver and then
-//! schedules the tasks that have yielded, last in, first out. It also does this after every 61 ticks. If no tasks have
-//! yielded, it sleeps. A worker with more than one task in its queue wakes a sleeping worker, unless some worker is
-//! searching.
+//! Each core has a worker with a queue, and a slot for the task that it woke last (the LIFO slot). The task in this
+//! slot runs next, but at most three tasks in a row come from the slot. A task that is woken runs on the core that woke
+//! it. A task that yields waits in its worker's list of yielded tasks. A worker without tasks steals half of another
+//! worker's queue, beginning with a random worker, unless half of the workers are already searching. If it does not
+//! find any tasks, it polls the driver and then schedules the tasks that have yielded, last in, first out. It also does
+//! this after every 61 ticks. If no tasks have yielded, it sleeps. A worker with more than one task in its queue wakes
+//! a sleeping worker, unless a worker is already searching.
 //!
 //! The words that tokio's workers share are words of the simulated machine: the ends and the entries of each queue, the
 //! counts of workers that are awake and of workers that are searching, the list of sleepers, the lock of the driver,
-//! and each task's state with its reference count. Each poll changes the state twice, and each wake-up three times: the
-//! waker was cloned, the task is scheduled, and the waker is dropped. A wake-up takes effect at the end of the current
-//! poll, so that a waker never lets other cores run while its caller holds a lock that the machine does not know about.
+//! and each task's state with its reference count. Each poll changes the state twice. Each wake-up changes it three
+//! times: when the waker is cloned, when the task is scheduled, and when the waker is dropped. A wake-up takes effect
+//! at the end of the current poll, so that a waker never lets other cores run while its caller holds a lock that the
+//! machine does not know about.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -38,14 +39,14 @@ impl Alignment {
     fn end(self) {}
 }
 
-/// How many tasks in a row run from the LIFO slot.
+/// How many tasks in a row may come from the LIFO slot.
 const LIFO_POLLS: u32 = 3;
 /// How many tasks run between two polls of the driver.
 const EVENT_INTERVAL: u32 = 61;
 
-/// How many cache lines a poll of the driver moves if another worker polled it last. They hold the clock, the timers
-/// and their lock, and the events; in the kernel, they hold the file, the ready list and its locks. The number is
-/// fitted to the case `yield` on two cores of the machine `epyc-2`.
+/// How many cache lines a poll of the driver moves if another worker polled it last. In the runtime, these lines hold
+/// the clock, the timers and their lock, and the events. In the kernel, they hold the file, the ready list and its
+/// locks. The number is fitted to the case `yield` on two cores of the machine `epyc-2`.
 const DRIVER_LINES: usize = 16;
 
 /// The tasks of a simulation, and the workers that run them.
@@ -144,7 +145,7 @@ pub async fn yield_now() {
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        // Outside of a simulation, nothing runs any more.
+        // Outside of a simulation, no task runs any more.
         if let Some(core) = machine::core() {
             WOKEN.with_borrow_mut(|woken| woken[core].push((self, machine::read())));
         }
@@ -197,7 +198,7 @@ impl Runtime {
                 let is_off = &self.workers[core].is_lifo_off;
                 for polls in 1.. {
                     let Some(task) = own(&self.workers[core].lifo).take() else { break };
-                    // Relaxed: only the worker uses this flag. What workers share is in the machine's words.
+                    // Relaxed: only the worker uses this flag. The state that workers share is in the machine's words.
                     is_off.store(polls >= LIFO_POLLS, Ordering::Relaxed);
                     self.run(core, task);
                 }
@@ -246,7 +247,7 @@ impl Runtime {
             return None;
         }
         worker.ends.add(0);
-        // Another worker may have stolen it first.
+        // Another worker may have stolen the task first.
         worker.touch_first(1, Access::Load);
         own(&worker.queue).pop_front()
     }
@@ -274,7 +275,7 @@ impl Runtime {
         };
         let yields = YIELDS.take();
         if polled.is_pending() {
-            // The waker's reference, which a queue or the list of yielded tasks keeps.
+            // Counts the reference of the cloned waker, which a queue or the list of yielded tasks keeps.
             task.state.add(0);
             if yields {
                 own(&self.workers[core].yielded).push(Arc::clone(&task));
@@ -301,7 +302,7 @@ impl Runtime {
         }
     }
 
-    /// Schedules a task whose waker is called, and drops the waker.
+    /// Schedules a task whose waker was called, and drops the waker.
     fn schedule(&self, core: usize, task: Arc<Task>, tells: bool) {
         if task.becomes_scheduled() {
             let worker = &self.workers[core];
@@ -362,17 +363,19 @@ impl Runtime {
         None
     }
 
-    /// Stops searching, because there is something to do. If no other worker is searching, wakes one that does.
+    /// Stops searching, because the worker has found a task. If no other worker is searching, wakes a worker that
+    /// continues the search.
     fn stop_searching(&self, searches: &mut bool) {
         if std::mem::take(searches) && self.idle.add(-1) & u64::from(u32::MAX) == 1 {
             self.wake_a_sleeper();
         }
     }
 
-    /// Wakes a sleeping worker, unless some worker is searching.
+    /// Wakes a sleeping worker, unless a worker is already searching.
     fn wake_a_sleeper(&self) {
         let needs_one = |idle: u64| idle & u64::from(u32::MAX) == 0 && (idle >> 32) < self.workers.len() as u64;
-        // Reads with updates, which order the earlier push of the task. A lone worker is awake anyway.
+        // Reads `idle` with an update, which orders the read after the push of the task. A runtime's only worker is
+        // awake anyway.
         if !self.steals || !needs_one(self.idle.add(0)) {
             return;
         }
@@ -388,7 +391,7 @@ impl Runtime {
         }
     }
 
-    /// Sleeps until there is something to search for.
+    /// Sleeps until the worker is woken to search for tasks.
     fn sleep(&self, core: usize, searches: &mut bool) {
         let was_last = {
             let mut sleepers = self.sleepers.lock();

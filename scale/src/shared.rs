@@ -48,11 +48,11 @@ impl Word {
         self.accessed(Access::Update).swap(value, Ordering::Relaxed)
     }
 
-    /// Replaces the word if it is `seen`.
+    /// Replaces the word if its value is `seen`.
     ///
     /// # Errors
     ///
-    /// Returns the word, if it is different.
+    /// Returns the current value if it differs from `seen`.
     #[track_caller]
     pub fn replace(&self, seen: u64, new: u64) -> Result<(), u64> {
         let word = self.accessed(Access::Update);

@@ -1,7 +1,7 @@
-//! Names for the contents of shared memory, according to the file that accesses it.
+//! Names the contents of shared memory after the source files that access them.
 
-/// The files, as paths from the root of the repository, and the names for their accesses. If several entries match, the
-/// first match applies.
+/// The files, as paths relative to the root of the repository, and the names for their accesses. If several entries
+/// match, the first match applies.
 pub const WORDS: &[(&str, &str)] = &[
     ("src/pool/core/shard.rs", "shard head"),
     ("src/pool/core/state.rs", "pool word"),

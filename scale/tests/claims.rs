@@ -48,7 +48,7 @@ fn two_cores_do_twice_the_hits_of_one() {
 #[test]
 fn many_cores_serve_a_saturated_pool_faster_than_two() {
     // When a simulation ends, each dropped task hands its connection to the next task, which is dropped inside that
-    // call.
+    // call. These nested calls need a large stack.
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {
         for case in [Case::Saturated10, Case::Saturated100, Case::Edge] {
             let [two, many] = [2, 64].map(|cores| simulated(case, cores, 1).throughput);
@@ -58,7 +58,7 @@ fn many_cores_serve_a_saturated_pool_faster_than_two() {
     thread.unwrap().join().unwrap();
 }
 
-/// Otherwise the simulated machines do not represent the real ones.
+/// If this test fails, the simulated machines do not represent the real machines.
 #[test]
 fn figures_of_one_and_two_cores_are_within_a_quarter_of_the_measured_ones() {
     let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(|| {

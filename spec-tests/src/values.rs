@@ -1,4 +1,4 @@
-//! The value of an option by its name in connection strings, as the suites' JSON writes it.
+//! Looks up an option by its name in connection strings, and returns its value in the suites' JSON notation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use wharf::{Acknowledgement, Compressor, Options, Secret, TlsOptions};
 
-/// Returns the value, or `None` if the option is not set and has no default.
+/// Returns the option's value, or `None` if the option is not set and has no default.
 pub fn value_of(options: &Options, name: &str) -> Option<Value> {
     let millis = |limit: Duration| json!(u64::try_from(limit.as_millis()).unwrap());
     let path = |file: &Option<std::path::PathBuf>| file.as_ref().map(|file| json!(file.to_str().unwrap()));
@@ -79,7 +79,7 @@ pub fn value_of(options: &Options, name: &str) -> Option<Value> {
     }
 }
 
-/// The properties of an authentication mechanism, in the notation of the suites.
+/// Returns the properties of an authentication mechanism in the suites' JSON notation.
 pub fn properties(properties: &[(String, Secret)]) -> Value {
     let properties: BTreeMap<_, _> =
         properties.iter().map(|(name, value)| (name.clone(), json!(value.reveal()))).collect();

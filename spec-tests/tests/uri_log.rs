@@ -1,7 +1,7 @@
 //! The warnings about connection strings are logged.
 //!
-//! This is a separate test binary, because `tracing` decides once per process whether a place in the code has a subscriber.
-//! A test on another thread without a subscriber could be first.
+//! This is a separate test binary, because `tracing` determines only once per process whether a call site has a
+//! subscriber. A test on another thread without a subscriber could reach the call site first.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, Mutex};

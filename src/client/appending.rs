@@ -10,7 +10,7 @@ use crate::client::session::{SessionUse, name, takes_after_cluster_time, takes_r
 use crate::endpoint::options::{PRIMARY, ReadPreference, ReadPreferenceMode};
 use crate::endpoint::wire::reply;
 
-/// A command, and separately the read concern that the caller gave it. The session adds `afterClusterTime` to this read
+/// A command, separated from the read concern that its caller set. The session adds `afterClusterTime` to the read
 /// concern (Causal Consistency, "Read Concern").
 pub(super) struct SplitReadConcern {
     /// The command without the read concern.

@@ -20,7 +20,7 @@
 //! }
 //! ```
 //!
-//! It is a [`wharf::Client`](crate::Client), with its pools and its monitors, behind the calls of a
+//! This client is a [`wharf::Client`](crate::Client), with its pools and monitors, behind the interface of a
 //! [`single::Client`]:
 //!
 //! | | this client | [`single::Client`] |
@@ -30,13 +30,13 @@
 //! | threads that it starts | one, from the first call until the last clone is dropped | none |
 //! | `heartbeatFrequencyMS`, `serverSelectionTryOnce`, `minPoolSize` | as for [`wharf::Client`](crate::Client) | other defaults, or not used |
 //!
-//! That thread drives monitors, sockets and timers. Calls run on the threads that make them. A call inside a tokio
-//! runtime fails with [`ClientError::OnRuntime`](crate::ClientError), and never with
-//! [`ClientError::InUse`](crate::ClientError). Work that a dropped cursor or session leaves behind runs on that thread,
-//! so the drop does not wait for it. A forked child starts another thread.
+//! The thread that this client starts drives its monitors, sockets and timers. Calls run on the threads that make them.
+//! A call inside a tokio runtime fails with [`ClientError::OnRuntime`](crate::ClientError), and never with
+//! [`ClientError::InUse`](crate::ClientError). Work that a dropped cursor or session leaves behind runs on the client's
+//! thread, so the drop does not wait for it. A forked child process starts its own thread.
 //!
-//! Each reply is handed over from that thread to the thread of its call, which costs about ten microseconds. If only
-//! one thread makes calls, a [`single::Client`] is faster.
+//! Handing each reply over from the client's thread to the calling thread costs about ten microseconds. If only one
+//! thread makes calls, a [`single::Client`] is faster.
 
 use std::fmt;
 use std::ops::Deref;
@@ -54,10 +54,11 @@ use crate::telemetry::{Source, sealed};
 
 /// A client of a MongoDB deployment whose calls block. Any number of threads can use it at the same time.
 ///
-/// The [module](self) describes it. It has the methods of [`single::Client`], to which it dereferences. Creating it does
-/// no I/O; it connects on first use. Clones share everything, and dropping the last one closes all connections.
+/// The [module documentation](self) describes this client. The client dereferences to [`single::Client`], and so has
+/// its methods. Creating the client does no I/O: it connects on first use. Clones share everything, and dropping the
+/// last one closes all connections.
 ///
-/// [`ClientBuilder::build_blocking`] builds one with subscribers.
+/// To build a client with subscribers, use [`ClientBuilder::build_blocking`].
 #[derive(Clone)]
 pub struct Client(single::Client);
 

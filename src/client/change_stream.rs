@@ -56,16 +56,16 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// After a network error, an election, or another error that the specification calls resumable, the stream selects a
 /// server again, and continues after the last event that it returned. The stream tries this once for each failure: if
-/// no cursor can be opened, `next` returns the error and the stream is over. To continue anyway, watch again with
+/// no cursor can be opened, `next` returns the error and the stream ends. To continue anyway, watch again with
 /// `resumeAfter` and [`resume_token`](Self::resume_token).
 ///
 /// If two resumptions follow each other without an event or an empty batch between them, the stream waits before the
 /// second resumption. The first wait is at most 50 milliseconds. Each further wait may be twice as long, but never
 /// longer than a second.
 ///
-/// With `timeoutMS`, each call to [`next`](Self::next) may take this long. For the [`Stream`], the limit applies to
-/// each event, from its first poll. A timeout does not end the stream: the next call resumes it. If calls time out
-/// before any event arrives, the server may be unable to read the oplog in that time: watch again with a longer limit.
+/// `timeoutMS` limits the duration of each call to [`next`](Self::next). For the [`Stream`], the limit applies to each
+/// event, from its first poll. A timeout does not end the stream: the next call resumes it. If calls time out before
+/// any event arrives, the server may be unable to read the oplog in that time: watch again with a longer limit.
 ///
 /// # Storing the resume token
 ///
@@ -76,7 +76,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 pub struct ChangeStream<T = RawDocumentBuf> {
     plan: Arc<Plan>,
     state: State,
-    /// Where to resume.
+    /// The position to resume from.
     start: Start,
     /// The time limit of the call in progress.
     running: Option<Limit>,
@@ -91,7 +91,7 @@ enum State {
     Open(Box<Cursor>),
     /// A cursor is being opened.
     Resuming(Opening),
-    /// The last call ran out of time: the next call resumes.
+    /// The last call timed out. The next call resumes the stream.
     Interrupted,
     Over,
 }
@@ -117,13 +117,13 @@ impl<T> ChangeStream<T> {
     /// # Errors
     ///
     /// [`ClientError::Reply`] if serde cannot read the event. The next call then returns the event after it.
-    /// [`ClientError`] after a failure that cannot be resumed, or if resuming fails; the stream is then over. If
+    /// [`ClientError`] after a failure that cannot be resumed, or if resuming fails. In both cases, the stream ends. If
     /// [`ClientError::is_timeout`] is true and the stream is not over, `next` can be called again.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor, with the full
-    /// `timeoutMS`. If the cancelled call's time runs out in the meantime, the stream resumes.
+    /// `timeoutMS`. If the time limit of the cancelled call expires in the meantime, the stream resumes.
     pub async fn next(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -134,8 +134,8 @@ impl<T> ChangeStream<T> {
     }
 
     /// Returns the next event, or `None` if the server has none after waiting for a while (a second, or
-    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) says whether more events can follow. Otherwise like
-    /// [`next`](Self::next).
+    /// [`Watch::max_await_time`]). [`is_over`](Self::is_over) says whether more events can follow. In all other
+    /// respects, this method behaves like [`next`](Self::next).
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl<T> ChangeStream<T> {
         self.document(advanced)?.map(read).transpose()
     }
 
-    /// Advances in a call with its own time limit.
+    /// Runs `poll` as a call with its own time limit.
     async fn call(&mut self, limit: Limit, poll: fn(&mut Self, &mut Context<'_>) -> Poll<Advanced>) -> Advanced {
         let call = Call::begin(self);
         call.0.running = Some(limit);
@@ -306,7 +306,7 @@ impl<T> ChangeStream<T> {
                             }
                             return Poll::Ready(Ok(None));
                         }
-                        // The cancelled call ran out of time.
+                        // The time limit of the cancelled call expired.
                         Err(error) if is_left_over && is_up(limit, &error) => self.resume(limit, Duration::ZERO),
                         Err(error) if is_up(limit, &error) => {
                             self.state = State::Interrupted;
@@ -347,7 +347,7 @@ impl<T> ChangeStream<T> {
         let State::Open(cursor) = &self.state else { return Ok(()) };
         let id = cursor.document(range)?.get_document("_id");
         let Ok(id) = id else {
-            // The stream could not resume after an event without a token.
+            // After an event without a token, the stream would be unable to resume.
             self.state = State::Over;
             let reason = "cannot provide resume functionality when the resume token is missing";
             return Err(ClientError::unreadable("a change stream", reason));
@@ -388,7 +388,7 @@ impl<'s, T> Call<'s, T> {
         this
     }
 
-    /// Ends a call that did not return. Its command stays in flight.
+    /// Ends a call that has not returned. The call's command stays in flight.
     fn end_early(&mut self) {
         self.0.is_left_over |= self.0.running.take().is_some();
     }
@@ -437,7 +437,7 @@ fn is_up(limit: Limit, error: &ClientError) -> bool {
     matches!(limit, Limit::Until { .. }) && error.is_timeout()
 }
 
-/// Returns whether a new cursor may succeed, after a `getMore` failed on a server of this wire version ("Resumable
+/// Returns whether a new cursor may succeed, after a `getMore` failed on a server with this wire version ("Resumable
 /// Error").
 fn is_resumable(error: &ClientError, max_wire_version: i32) -> bool {
     match error.command_error().and_then(CommandError::server_error) {

@@ -1,12 +1,12 @@
 //! The queue of closing cursors, for a transaction behind a load balancer.
 //!
 //! A transaction's cursors can be reached only through the transaction's connection. A dropped cursor closes in the
-//! background, and the transaction's next operation would take the connection first. So the cursor joins its
+//! background, so the transaction's next operation would take the connection first. To prevent this, a cursor joins its
 //! transaction's queue as soon as it is dropped. The cursors in the queue close one after the other, and operations
-//! wait until it is empty.
+//! wait until the queue is empty.
 //!
 //! Operations and `getMore` commands do not join the queue. A cancelled call to [`Cursor::next`](super::Cursor::next)
-//! stays in its cursor and is not polled, so in the queue it would delay all later cursors.
+//! stays in its cursor and is not polled. If it were in the queue, it would delay all later cursors.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +61,7 @@ impl ClosingQueue {
     }
 }
 
-/// A cursor's number, with which it can join its transaction's queue.
+/// A cursor's number, which lets the cursor join its transaction's queue.
 #[derive(Clone)]
 pub(super) struct QueueNumber {
     queue: Arc<ClosingQueue>,
@@ -69,7 +69,7 @@ pub(super) struct QueueNumber {
 }
 
 impl QueueNumber {
-    /// Queues up behind the cursors that are closing.
+    /// Adds the cursor to the end of the queue.
     pub(super) fn queue_up(&self) -> QueueGuard {
         self.queue.lock().push_back(self.number);
         QueueGuard(self.clone())

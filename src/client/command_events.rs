@@ -31,9 +31,9 @@ use crate::text::shortened::MostLogged;
 /// An event in the life of a client's command.
 ///
 /// Each [`Started`](Self::Started) is followed by one [`Succeeded`](Self::Succeeded) or [`Failed`](Self::Failed) with
-/// the same [`request_id`](CommandSource::request_id). A command that could not be sent has no events. The commands
-/// that monitor servers and establish connections have no events either. Neither does the `killCursors` with which a
-/// drain closes the cursor of a cancelled query.
+/// the same [`request_id`](CommandSource::request_id). There are no events for a command that could not be sent, for
+/// the commands that monitor servers and establish connections, or for the `killCursors` with which a drain closes the
+/// cursor of a cancelled query.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CommandEvent {
@@ -63,8 +63,8 @@ impl CommandEvent {
 pub struct CommandStarted {
     /// Identifies the command and its connection.
     pub source: Arc<CommandSource>,
-    /// The command as it is sent, with all fields that the client adds. Document sequences are arrays. Empty if the
-    /// command is sensitive (see [`CommandSource::is_sensitive`]), or if nothing
+    /// The command as it is sent, with all fields that the client adds. Document sequences appear as arrays. Empty if
+    /// the command is sensitive (see [`CommandSource::is_sensitive`]), or if nothing
     /// [reads it](CommandSubscriber::reads_documents).
     pub command: RawDocumentBuf,
 }
@@ -77,8 +77,8 @@ pub struct CommandSucceeded {
     pub source: Arc<CommandSource>,
     /// The time from sending the command to the arrival of its reply.
     pub duration: Duration,
-    /// The reply: `{ ok: 1 }` if the command does not ask for one. Empty if the command is sensitive, or if nothing
-    /// [reads it](CommandSubscriber::reads_documents).
+    /// The reply, or `{ ok: 1 }` if the command does not request a reply. Empty if the command is sensitive, or if
+    /// nothing [reads it](CommandSubscriber::reads_documents).
     pub reply: RawDocumentBuf,
 }
 
@@ -144,7 +144,7 @@ pub struct CommandSource {
     pub connection_id: u64,
     /// The server's number for the connection.
     pub server_connection_id: Option<i64>,
-    /// The service that the load balancer chose, if there is one.
+    /// The service that the load balancer chose, if there is a load balancer.
     pub service_id: Option<ServiceId>,
     /// Whether the command, the reply and the error may hold secrets. If so, they are not shown (the specification's
     /// "Security").
@@ -154,14 +154,15 @@ pub struct CommandSource {
 /// Receives a client's command events. Every `Fn(&CommandEvent)` is a subscriber.
 ///
 /// The task that runs the command calls the subscriber, and waits for it. A slow subscriber therefore slows operations
-/// down: if its work may take a while, it should pass the event on. A panic is caught. A subscriber may use the client,
-/// but must not block on it.
+/// down. If its work may take a while, it should pass the event on to another task. A panic is caught. A subscriber may
+/// use the client, but must not block on it.
 pub trait CommandSubscriber: Send + Sync + 'static {
     /// Receives an event.
     fn on_event(&self, event: &CommandEvent);
 
-    /// Returns whether the subscriber reads the commands and replies in the events. The client asks once, when it is
-    /// built. If no subscriber and no log reads them, they are not copied, and may be empty. The default is `true`.
+    /// Returns whether the subscriber reads the commands and replies in the events. The client calls this method once,
+    /// when it is built. If neither a subscriber nor a log reads the commands and replies, they are not copied, and may
+    /// be empty in the events. The default is `true`.
     fn reads_documents(&self) -> bool {
         true
     }
@@ -210,12 +211,12 @@ impl Observation {
         self.0.is_some()
     }
 
-    /// Returns this operation, with this command, for the log of a server selection.
+    /// Describes the operation by this command, for the log of a server selection.
     pub(super) fn logged<'c>(&self, command: &'c RawDocument) -> LoggedOperation<'c> {
         LoggedOperation::Command(command, self.number())
     }
 
-    /// Returns this operation, with a command of this name, for the log of a server selection.
+    /// Describes the operation by the name of its command, for the log of a server selection.
     pub(super) fn named(&self, command: &'static str) -> LoggedOperation<'static> {
         LoggedOperation::Named(command, self.number())
     }
@@ -306,7 +307,7 @@ impl CommandEvents {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`Connection::run`]. The observers are told of the cancellation.
+    /// The same as for [`Connection::run`]. The observers are notified of the cancellation.
     pub(super) async fn run(
         &self,
         connection: &mut Connection<Endpoint>,
@@ -427,7 +428,7 @@ impl CommandEvents {
     }
 }
 
-/// A command whose start was reported to the observers. Dropping it tells them that it was cancelled.
+/// A command whose start was reported to the observers. Dropping this value reports the command as cancelled.
 #[must_use = "the observers wait for the end of the command"]
 struct ObservedCommand<'e> {
     events: &'e CommandEvents,
@@ -509,8 +510,8 @@ const SENSITIVE: [&str; 9] = [
 /// Returns whether a command may hold secrets: it is sensitive, explains a sensitive command, or contains a field with
 /// the name of a sensitive command. A hello is sensitive if it carries credentials.
 ///
-/// The comparison ignores case. A server refuses a command in the wrong case, but the command, and perhaps the error,
-/// still contains the secret.
+/// The comparison ignores case. A server refuses a command whose name is in the wrong case, but the command still
+/// contains the secret, and the server's error may contain it as well.
 fn is_sensitive(command: &RawDocument) -> bool {
     let mut command = Some(command);
     while let Some(body) = command.take() {
@@ -527,7 +528,8 @@ fn is_sensitive(command: &RawDocument) -> bool {
     false
 }
 
-/// Returns the command as one document: with its database, all added elements, and its document sequences as arrays.
+/// Returns the command as one document, which includes the database, all added elements, and the document sequences as
+/// arrays.
 fn shown(command: &Command<'_>, api: &[u8]) -> RawDocumentBuf {
     let mut shown = command.body().to_owned();
     shown.append(bson::raw::cstr!("$db"), command.database());

@@ -20,9 +20,9 @@ const HELP: &str = "The duration of commands, from sending a command to its repl
 
 /// Counts and times the commands of a client by name and outcome.
 ///
-/// This is a [`CommandSubscriber`] for
-/// [`ClientBuilder::command_subscriber`](crate::ClientBuilder::command_subscriber), and also the handle to read from:
-/// clones share their counts. It may serve several clients.
+/// This is a [`CommandSubscriber`] for [`ClientBuilder::command_subscriber`](crate::ClientBuilder::command_subscriber),
+/// and also the handle from which the counts are read. Clones share their counts, and one value can serve several
+/// clients.
 ///
 /// ```no_run
 /// use wharf::client::CommandMetrics;
@@ -38,8 +38,8 @@ const HELP: &str = "The duration of commands, from sending a command to its repl
 /// # }
 /// ```
 ///
-/// The commands are those with a [`CommandEvent`]: each attempt of an operation counts, and a command that its caller
-/// dropped counts as failed. A reply that reports errors of individual writes is a success.
+/// Every command that has [`CommandEvent`]s is counted. Each attempt of an operation counts separately, and a command
+/// that its caller dropped counts as failed. A reply that reports errors of individual writes counts as a success.
 ///
 /// Only the first 64 names are timed separately, because an application may run commands with any name. All other
 /// commands are counted under the name `other`.
@@ -65,7 +65,8 @@ pub struct CommandTimes {
 }
 
 struct Counted {
-    /// The places are taken in order and are never given back. So a name has one place, and the free places come last.
+    /// Places are taken in order and are never released. Each name therefore has at most one place, and all free places
+    /// come last.
     places: [OnceLock<Named>; NAMES],
     other: Named,
 }
@@ -77,7 +78,7 @@ struct Named {
 }
 
 impl CommandMetrics {
-    /// Creates metrics without any command.
+    /// Creates metrics that have not counted any command yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -114,7 +115,7 @@ impl CommandMetrics {
 }
 
 impl Counted {
-    /// Returns the place of a name. A name that is new takes the first free place.
+    /// Returns the place of a name. A new name takes the first free place.
     fn of(&self, name: &str) -> &Named {
         let places = self.places.iter().map(|place| place.get_or_init(|| Named::new(name)));
         once(&self.other).chain(places).find(|named| *named.name == *name).unwrap_or(&self.other)

@@ -1,4 +1,4 @@
-//! How a client is created.
+//! The functions that create a client.
 
 use super::{Client, ClientBuilder, TracingOptions};
 use crate::endpoint::options::{InvalidOption, Options};
@@ -6,9 +6,9 @@ use crate::endpoint::options::{InvalidOption, Options};
 impl Client {
     /// Creates a client from a connection string, without resolving a name or connecting.
     ///
-    /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and again while
-    /// the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A failed lookup is
-    /// repeated, and the errors of server selection say why it failed.
+    /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and then
+    /// periodically while the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A
+    /// failed lookup is retried, and the errors of server selection say why it failed.
     ///
     /// # Errors
     ///
@@ -18,8 +18,8 @@ impl Client {
         Self::new(Options::parse(uri)?)
     }
 
-    /// Creates a client from a connection string that must not cause any warnings: each warning of
-    /// [`from_uri`](Self::from_uri) is an error, for example about a misspelt option.
+    /// Creates a client from a connection string, and treats every warning of [`from_uri`](Self::from_uri) as an error,
+    /// for example a warning about a misspelt option.
     ///
     /// # Errors
     ///

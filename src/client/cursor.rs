@@ -31,19 +31,19 @@ use super::engine::GivenUp;
 use super::error::ClientError;
 use crate::pool::runtime::Process;
 
-/// How long a stream pauses between two batches without documents, if the server does not wait for documents.
+/// How long a cursor pauses after an empty batch, if the server does not wait for documents.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 /// The results of a query.
 ///
 /// [`next`](Self::next) returns values of type `T`: owned raw documents, or, after [`typed`](Self::typed), any type
 /// that serde can read from them. The cursor asks the server for the next batch when the current batch is used up.
-/// [`next_document`](Self::next_document) lends raw documents out without copying them. As a [`Stream`], the cursor
-/// yields the same values as `next`.
+/// [`next_document`](Self::next_document) returns references to raw documents, without copying them. As a [`Stream`],
+/// the cursor yields the same values as `next`.
 ///
-/// A cursor stays on its server. Dropping the cursor closes it there in the background, except in a forked child. In a
-/// transaction behind a load balancer, further operations and the commit wait until the cursor is closed, because they
-/// share its connection. The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
+/// A cursor belongs to one server. Dropping the cursor closes it there in the background, except in a forked child. In
+/// a transaction behind a load balancer, further operations and the commit wait until the cursor is closed, because
+/// they share its connection. The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     /// The server's id of the cursor; 0 once it has ended there.
@@ -54,8 +54,8 @@ pub struct Cursor<T = RawDocumentBuf> {
     fetching: Option<Fetching>,
     /// Closes the cursor while the server waits for documents.
     closer: Option<ServerCursor>,
-    /// The server's id of a cursor that failed and that is closed when this value drops; 0 if there is none. Behind a
-    /// load balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
+    /// The server's id of a failed cursor that is still to be closed when this value drops; 0 if there is none. Behind
+    /// a load balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
     unclosed: i64,
     /// The pause before the next batch is fetched.
     pause: Duration,
@@ -73,7 +73,7 @@ pub struct Cursor<T = RawDocumentBuf> {
 type Fetching = Pin<Box<dyn Future<Output = (ServerCursor, Result<Batch, GivenUp>)> + Send>>;
 
 impl Cursor {
-    /// Returns a cursor without documents yet.
+    /// Returns a cursor that has no documents yet.
     fn new(id: i64, server_cursor: ServerCursor, max_wire_version: i32) -> Self {
         Self {
             id,
@@ -99,8 +99,8 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. [`ClientError::Reply`] if serde cannot
-    /// read the document. The next call then returns the document after it.
+    /// [`ClientError`] if the next batch could not be fetched, after which the cursor has ended. [`ClientError::Reply`]
+    /// if serde cannot read the document, in which case the next call returns the following document.
     ///
     /// # Cancel safety
     ///
@@ -113,7 +113,7 @@ impl<T> Cursor<T> {
         self.next_document().await?.map(read).transpose()
     }
 
-    /// Lends out the next document of the batch, without copying it. Otherwise like [`next`](Self::next).
+    /// Like [`next`](Self::next), but returns a reference to the raw document in the batch, without copying it.
     ///
     /// # Errors
     ///
@@ -127,8 +127,9 @@ impl<T> Cursor<T> {
         self.lend(advanced)
     }
 
-    /// Returns the next document, or `None` if there is none at the moment. In this case, a tailable cursor has fetched
-    /// one batch, and [`is_over`](Self::is_over) says whether there can be more. Otherwise like [`next`](Self::next).
+    /// Like [`next`](Self::next), but returns `None` if there is no document at the moment. A tailable cursor fetches
+    /// at most one empty batch before it returns `None`, and [`is_over`](Self::is_over) then says whether more
+    /// documents can follow.
     ///
     /// # Errors
     ///
@@ -154,8 +155,9 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Advances to the next document, and returns its range, or `None` if there is no document at the moment, or no
-    /// more at all. Fetches at most one empty batch. The time limit of the iteration keeps running after `None`.
+    /// Advances to the next document, and returns its range. Returns `None` if there is no document at the moment, or
+    /// if the results have ended. Fetches at most one empty batch. The time limit of the iteration keeps running after
+    /// `None`.
     pub(crate) async fn step(&mut self) -> Advanced {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
         if !matches!(advanced, Ok(None)) {
@@ -176,7 +178,7 @@ impl<T> Cursor<T> {
         self.fetching.is_none() && !self.batch.is_empty()
     }
 
-    /// Returns the same cursor as a stream of values of another type.
+    /// Returns the same cursor, which then yields values of another type.
     #[doc(alias = "with_type")]
     pub fn typed<U>(mut self) -> Cursor<U> {
         self.take_typed()
@@ -211,18 +213,18 @@ impl<T> Cursor<T> {
         self.batch.is_empty()
     }
 
-    /// Returns the reply with the current batch.
+    /// Returns the reply that contains the current batch.
     pub(super) fn reply(&self) -> &RawDocument {
         &self.batch.reply
     }
 
-    /// Returns whether the cursor failed because there was no longer a connection to its server. Its error may come
-    /// from an earlier attempt.
+    /// Returns whether the cursor failed because there was no longer a connection to its server. The error that the
+    /// cursor returned may come from an earlier attempt.
     pub(super) fn has_lost_server(&self) -> bool {
         self.has_lost_server
     }
 
-    /// Returns the wire version of the server when the cursor was opened.
+    /// Returns the wire version that the server had when the cursor was opened.
     pub(super) fn max_wire_version(&self) -> i32 {
         self.max_wire_version
     }
@@ -291,8 +293,9 @@ impl<T> Cursor<T> {
         self.server_cursor.as_ref().is_some_and(|server_cursor| server_cursor.is_tailable)
     }
 
-    /// Ends the cursor after an error. A cursor that the server ended, or that was lost with its connection, needs no
-    /// closing. A cursor with its own connection keeps it, and is closed when the value drops.
+    /// Ends the cursor after an error. A cursor that the server ended, or that was lost with its connection, does not
+    /// need to be closed. A cursor that is pinned to a connection keeps the connection, and is closed when this value
+    /// drops.
     fn fail(&mut self, error: &ClientError) {
         self.batch = Batch::default();
         let Some(server_cursor) = &self.server_cursor else { return };
@@ -308,7 +311,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Gives back what an ended cursor no longer needs.
+    /// Gives back the connection and the session, which an ended cursor no longer needs.
     fn end(&mut self) {
         if let Some(server_cursor) = &mut self.server_cursor {
             server_cursor.end();
@@ -337,7 +340,7 @@ pub(crate) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, Cli
     super::typed::decode(document).map_err(unreadable)
 }
 
-/// Reads one of the library's own documents, without serde.
+/// Reads a document of one of the library's own types, without serde.
 #[cfg(feature = "gridfs")]
 pub(crate) fn convert<T, E: fmt::Display>(
     document: &RawDocument,

@@ -105,7 +105,7 @@ impl Client {
     }
 }
 
-/// The sessions waiting to be ended. While there are any, a task is about to end them.
+/// The sessions that are waiting to be ended. While the list is not empty, a task is about to end these sessions.
 pub(super) type Ending = PerProcess<Mutex<Vec<SessionId>>>;
 
 /// The task that ends sessions. If the task is dropped before it takes the sessions, the servers end them after half an

@@ -1,14 +1,15 @@
-//! The engine: it runs each command of a client, and repeats it where the specifications allow.
+//! The engine, which runs each command of a client, and repeats the command where the specifications allow.
 //!
 //! One attempt selects a server, checks a connection out, appends the session's fields, runs the command, and records
 //! the outcome. Operations (`run.rs`), commands of cursors (`cursor/server_cursor.rs`), and commits and aborts
-//! (`session_handle/ending.rs`) supply the differences: they implement [`Attempted`]. A blocking client runs the same futures.
+//! (`session_handle/ending.rs`) implement [`Attempted`], and thereby supply the steps that differ. A blocking client
+//! runs the same futures.
 //!
 //! # What is repeated
 //!
-//! [`Retries`](crate::client::session::Retries) decides from the error and the [`Retryability`]. With `timeoutMS`,
-//! "once" means as often as the time allows (Client Side Operations Timeout, "Retryability"). The engine reports the
-//! last error from which it is clear that an attempt was made.
+//! [`Retries`](crate::client::session::Retries) decides from the error and the [`Retryability`] whether to repeat a
+//! command. With `timeoutMS`, "once" means as often as the time allows (Client Side Operations Timeout,
+//! "Retryability"). The engine reports the last error that shows that an attempt was actually made.
 //!
 //! | operation | [`Retryability`] | repeated | why |
 //! | --- | --- | --- | --- |
@@ -22,10 +23,10 @@
 //! | abort | `Abort` | the same, but at most twice with `timeoutMS` | the server aborts a transaction itself when its time is up (Transactions, "abortTransaction") |
 //! | any command (`runCommand`) | `Command` | no | the client does not know what it does (Run Command, "Retryability") |
 //!
-//! All of these are repeated after an overload, because the server did nothing. There are up to `maxAdaptiveRetries`
-//! repetitions, each after a pause (Client Backpressure, "Overload retry policy"). A read or a `getMore` then needs
-//! `retryReads`, a write needs `retryWrites`, and a generic command or `killCursors` needs both. A commit or an abort
-//! needs neither.
+//! All of these commands are repeated after an overload, because the server has not executed anything. They are
+//! repeated up to `maxAdaptiveRetries` times, each time after a pause (Client Backpressure, "Overload retry policy").
+//! These repetitions require `retryReads` for a read or a `getMore`, `retryWrites` for a write, and both for a generic
+//! command or `killCursors`. A commit or an abort requires neither.
 //!
 //! Two cases do not count as retries, because nothing was sent. If a connection was lost while idle, the attempt
 //! continues with other connections to the same server, until it gets a connection that was opened later. If the server
@@ -67,12 +68,12 @@ pub(super) trait Attempted: Send + Sync {
 
     fn session(&mut self) -> (&mut InSession, &Client);
 
-    /// Selects the server without waiting, in the usual case.
+    /// Selects the server if this is possible without waiting, as it usually is.
     fn select_at_once(&self, _avoid: &[ServerAddress]) -> Option<Self::Server> {
         None
     }
 
-    /// Selects the server, or takes the connection that the command must go to.
+    /// Selects the server, or takes the connection that the command must use.
     fn select(&mut self, avoid: &[ServerAddress]) -> impl Future<Output = Tried<Target<Self::Server>, Self>> + Send;
 
     /// Returns whether an attempt may select another server if its server has left the deployment.
@@ -88,7 +89,8 @@ pub(super) trait Attempted: Send + Sync {
     /// Encodes the elements that the client appends to the command. `known` describes the server at the other end.
     fn append(&mut self, to: &mut Vec<u8>, connection: &Connection<Endpoint>, known: SessionServer) -> Tried<(), Self>;
 
-    /// Returns whether the connection is closed if the command is cancelled, because a transaction lives on it.
+    /// Returns whether the connection is closed if the command is cancelled, because a transaction depends on the
+    /// connection.
     fn closes_if_cut_short(&self, _known: SessionServer) -> bool {
         false
     }
@@ -134,14 +136,14 @@ pub(super) struct Common<'a> {
     pub(super) observation: &'a Observation,
     /// The time limit, which is already running.
     pub(super) limit: Limit,
-    /// The caller, for the record of connections in use.
+    /// The call site, which is recorded for each connection in use.
     pub(super) site: &'static Location<'static>,
 }
 
 /// The result of a step of an attempt.
 pub(super) type Tried<T, A> = Result<T, Box<Failed<<A as Attempted>::Server>>>;
 
-/// The server of an attempt, and the connection to it if it is predetermined.
+/// The server of an attempt and, if it is predetermined, the connection to the server.
 pub(super) type Target<S> = (S, Option<Connection<Endpoint>>);
 
 /// The outcome of a command that was executed.
@@ -307,13 +309,13 @@ pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -
     }
 }
 
-/// Returns the command in the form in which this server runs it.
+/// Returns the command as it is sent to this server.
 #[inline]
 fn command<'c, A: Attempted>(of: &'c A, server: &Server, appended: &'c [u8]) -> Command<'c> {
     of.command().round_trip_time(server.least_round_trip()).appended(appended)
 }
 
-/// Runs the command if it is observed, or if it gets no reply.
+/// Runs a command that is observed, or that gets no reply.
 async fn run_unusually<A: Attempted>(
     of: &A,
     connection: &mut Connection<Endpoint>,
@@ -428,7 +430,7 @@ fn has_write_concern_error(reply: &RawDocument) -> bool {
 }
 
 impl Client {
-    /// Applies the server's state in the `writeConcernError` of a successful reply.
+    /// Applies the state change that a successful reply reports in its `writeConcernError`.
     #[cold]
     pub(super) fn learn_from_unmet_concern(
         &self,

@@ -33,11 +33,11 @@ use crate::text::sentence::write_sentence;
 /// The server's error code for `IllegalOperation`.
 const ILLEGAL_OPERATION: i32 = 20;
 
-/// An operation of a client failed.
+/// An error from an operation of a client.
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// There was no server for the operation. Nothing was sent.
+    /// No server could be selected for the operation. Nothing was sent.
     #[error("{0}")]
     Selection(#[from] ServerSelectionError),
     /// The operation failed on the selected server, in its last attempt.
@@ -49,7 +49,7 @@ pub enum ClientError {
     /// The session refused the operation. Nothing was sent.
     #[error("{0}")]
     Session(#[from] SessionError),
-    /// The time for repeating a transaction ran out: 120 seconds, `defaultTimeoutMS` or `timeoutMS`.
+    /// The time limit for repeating a transaction expired: 120 seconds, `defaultTimeoutMS` or `timeoutMS`.
     #[error("the transaction was not committed in time: {last}")]
     #[non_exhaustive]
     TransactionTimeout {
@@ -156,7 +156,8 @@ impl ClientError {
         self.told().generated_ids()
     }
 
-    /// Adds the `_id`s that the client added to documents, if any of them may have been inserted.
+    /// Records in the error the `_id`s that the client added to documents, if any of the documents may have been
+    /// inserted.
     pub(super) fn with_generated_ids(mut self, ids: impl IntoIterator<Item = (usize, ObjectId)>) -> Self {
         match &mut self {
             Self::Operation(failed) => failed.generated_ids.extend(ids),
@@ -294,7 +295,7 @@ impl FailedOperation {
         Self { failure: Failure::Operation(error), labels, is_late: false, generated_ids: Vec::new() }
     }
 
-    /// The failure of a write that was sent with a transaction number. If the storage engine does not support
+    /// Returns the failure of a write that was sent with a transaction number. If the storage engine does not support
     /// transaction numbers, the error tells the application what to do (Retryable Writes, "Executing Retryable Write
     /// Commands").
     pub(super) fn numbered_write(error: OperationError, labels: Labels) -> Self {
@@ -307,7 +308,7 @@ impl FailedOperation {
         Self { failure, labels, is_late: false, generated_ids: Vec::new() }
     }
 
-    /// The failure of a command that succeeded without meeting its write concern.
+    /// Returns the failure of a command that succeeded without meeting its write concern.
     pub(super) fn concern(
         reason: &'static str,
         address: &ServerAddress,
@@ -321,7 +322,7 @@ impl FailedOperation {
         Self { failure, labels, is_late: is_late && !is_timeout, generated_ids: Vec::new() }
     }
 
-    /// The failure of a write that was executed without meeting its write concern.
+    /// Returns the failure of a write that was executed without meeting its write concern.
     pub(super) fn unmet_concern(address: &ServerAddress, reply: RawDocumentBuf, unmet: UnmetConcern) -> Self {
         Self::concern("the write was executed, but its write concern was not met", address, reply, unmet)
     }
@@ -338,7 +339,7 @@ impl FailedOperation {
         }
     }
 
-    /// Returns the error for the attempt on a server.
+    /// Returns the error of the attempt, if it failed on a selected server.
     #[must_use]
     pub fn operation_error(&self) -> Option<&OperationError> {
         match &self.failure {
@@ -347,7 +348,7 @@ impl FailedOperation {
         }
     }
 
-    /// Returns whether the error has this label: from the server, from the check-out, or added by the client
+    /// Returns whether the error has this label. A label comes from the server or the check-out, or the client adds it
     /// (`RetryableWriteError`, `TransientTransactionError`, `UnknownTransactionCommitResult`).
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
@@ -395,8 +396,8 @@ impl FailedOperation {
 
 /// Returns the meaning of a failed selection for retries and transactions.
 ///
-/// A repetition may succeed only if no server was found. After any other failure, a repeated transaction would fail for
-/// the same reason until its time ran out.
+/// A retry can succeed only if the selection failed because no server was found. After any other failure, a repeated
+/// transaction would fail for the same reason until its time ran out.
 pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
     let kind = match error {
         ServerSelectionError::Timeout { .. } | ServerSelectionError::TriedOnce { .. } => FaultKind::Selection,
@@ -424,21 +425,21 @@ impl From<OperationError> for ClientError {
     }
 }
 
-/// A field that is missing, or a value that bson cannot convert: [`ClientError::Other`].
+/// Converts bson's error about a missing field, or about a value that bson cannot convert, into [`ClientError::Other`].
 impl From<bson::error::Error> for ClientError {
     fn from(error: bson::error::Error) -> Self {
         Self::other(error)
     }
 }
 
-/// Returns the client's error that a GridFS stream wraps. Any other error is [`ClientError::Other`].
+/// Returns the client's error that an error of a GridFS stream wraps. Any other error becomes [`ClientError::Other`].
 impl From<io::Error> for ClientError {
     fn from(error: io::Error) -> Self {
         error.downcast().unwrap_or_else(Self::other)
     }
 }
 
-/// An invalid option is [`ClientError::InvalidOption`]. Any other error is [`ClientError::Other`].
+/// An invalid option becomes [`ClientError::InvalidOption`]. Any other error becomes [`ClientError::Other`].
 impl From<ResolveError> for ClientError {
     fn from(error: ResolveError) -> Self {
         match error {

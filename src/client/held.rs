@@ -13,15 +13,15 @@ use crate::endpoint::{Command, CommandError, Endpoint, OperationError};
 use crate::pool::runtime::Connection;
 
 impl Client {
-    /// Runs a command on a connection from [`check_out`](Self::check_out) of this client, and returns the server's successful
-    /// reply.
+    /// Runs a command on a connection from [`check_out`](Self::check_out) of this client, and returns the server's
+    /// successful reply.
     ///
     /// The command produces events and log messages. The client adds `$clusterTime`, which the command's document must
-    /// not contain, and records the `$clusterTime` of the reply. Errors have the same effect as after
-    /// [`run`](Self::run): a network error, for instance, makes the server unknown and clears its pool.
+    /// not contain, and records the `$clusterTime` of the reply. Errors have the same effect as errors of
+    /// [`run`](Self::run). For instance, a network error makes the server unknown and clears its pool.
     ///
-    /// The command is not retried, and does not belong to a session. The client adds no `lsid`, so that all commands of
-    /// a cursor can carry the same `lsid`. `timeoutMS` applies to each command.
+    /// The command is not retried, and does not belong to a session. The client adds no `lsid`, so that the caller can
+    /// send the same `lsid` with all commands of a cursor. `timeoutMS` applies to each command.
     ///
     /// # Errors
     ///
@@ -29,7 +29,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`Connection::run`]. The observers are told of the cancellation.
+    /// The same as for [`Connection::run`]. Observers are notified of the cancellation.
     pub async fn run_on(
         &self,
         connection: &mut Connection<Endpoint>,

@@ -61,8 +61,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// The session of a command that was cut off. Dropping this value means that the end of the command will not be
-/// noticed.
+/// The session of a command that was cut off. If this value is dropped before the connection has been drained, the
+/// client will not learn when the command ends.
 #[derive(Debug)]
 struct CutOff {
     session: Lent,

@@ -50,14 +50,14 @@ impl Explicit {
         Arc::new(Self { client, state, is_implicit, repeating_until, closing, span })
     }
 
-    /// Returns whether to omit the session if the server does not support sessions. For other sessions, the missing
-    /// support is an error.
+    /// Returns whether the client itself started the session. Such a session is omitted if the server does not support
+    /// sessions. For an application's session, the missing support is an error.
     pub(super) fn is_implicit(&self) -> bool {
         self.is_implicit
     }
 
-    /// Sets the time limit of a call to `with_transaction`. The limit holds until the returned value drops. If an outer
-    /// call already has a limit, that limit stays, because it covers everything the call does.
+    /// Sets the time limit of a call to `with_transaction`. The limit applies until the returned value is dropped. If
+    /// an outer call already has a limit, that limit stays, because it covers everything the call does.
     pub(super) fn limit_to(self: &Arc<Self>, limit: Option<Limit>) -> LimitedCall {
         let mut present = self.locked_limit();
         let before = *present;
@@ -70,16 +70,16 @@ impl Explicit {
         *self.locked_limit()
     }
 
-    /// Returns the session's time limit for an operation with the limit `own`. While `with_transaction` runs, this is
-    /// the limit of that call (Client Side Operations Timeout, "Validation and Overrides"). `None` if the session sets
-    /// no limit.
+    /// Returns the time limit that the session sets for an operation whose own limit is `own`. While `with_transaction`
+    /// runs, this is the limit of that call (Client Side Operations Timeout, "Validation and Overrides"). Returns
+    /// `None` if the session sets no limit.
     ///
     /// # Errors
     ///
-    /// [`SessionError::TimeoutInTransaction`] if both have a limit.
+    /// [`SessionError::TimeoutInTransaction`] if both the operation and the session set a limit.
     pub(super) fn limit_of(&self, own: Limit) -> Result<Option<Limit>, SessionError> {
         match self.limit() {
-            // A part of a larger operation shares its limit.
+            // A command of a larger operation already has the session's limit.
             Some(limit) if own.is_set() && own != limit => Err(SessionError::TimeoutInTransaction),
             limit => Ok(limit),
         }
@@ -99,7 +99,7 @@ impl Explicit {
         Arc::ptr_eq(&self.client.inner, &client.inner)
     }
 
-    /// Locks the state, for a few instructions, never across an await.
+    /// Locks the state. Hold the lock for a few instructions only, and never across an await.
     pub(super) fn lock(&self) -> MutexGuard<'_, State<Pinned>> {
         // The state is valid between any two method calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -113,7 +113,7 @@ impl Explicit {
         labels
     }
 
-    /// Unpins the transaction if an operation ends with a transient error, after an overload that left it pinned
+    /// Unpins a transaction that stayed pinned after an overload, if its operation finally fails with a transient error
     /// (Transactions, "When to unpin").
     pub(super) fn overload_ended(&self, labels: Labels) {
         if labels.contains(Labels::TRANSIENT_TRANSACTION) {
@@ -143,7 +143,7 @@ impl Explicit {
         self.lock().is_in_transaction()
     }
 
-    /// Returns the span of the transaction, while the session is in a transaction.
+    /// Returns the span of the transaction, if the session is in a transaction.
     pub(super) fn span_in_transaction(&self) -> Option<Arc<Span>> {
         self.is_in_transaction().then(|| self.span())?
     }
@@ -164,7 +164,8 @@ impl Explicit {
         self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the transaction's dropped cursors have closed: behind a load balancer, they need its connection.
+    /// Waits until the transaction's dropped cursors have been closed. Behind a load balancer, they use the
+    /// transaction's connection.
     ///
     /// # Errors
     ///
@@ -211,8 +212,8 @@ impl Explicit {
         Ok(taken)
     }
 
-    /// Pins the transaction to a connection, if it leads to a service behind a load balancer. Returns the connection
-    /// otherwise, or if the transaction is over.
+    /// Pins the transaction to a connection that leads to a service behind a load balancer. Returns any other
+    /// connection, and also returns the connection if the transaction has ended.
     pub(super) fn keep_connection(
         &self,
         server: &Selected,
@@ -225,8 +226,8 @@ impl Explicit {
         connection_of(self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection))))
     }
 
-    /// Pins a cursor's transaction again to the connection that the cursor took from it. If the transaction is over, or
-    /// an error unpinned it, the connection is closed, so that the server aborts the transaction.
+    /// Pins a cursor's transaction again to the connection that the cursor took from it. If the transaction has ended,
+    /// or an error unpinned it, the connection is closed, so that the server aborts the transaction.
     pub(super) fn pin_again(&self, opened_in: i64, server: &Selected, connection: Connection<Endpoint>) {
         let back = self.lock().pin_again(opened_in, Pinned::Connection(server.clone(), Box::new(connection)));
         if let Some(mut connection) = connection_of(back) {
@@ -255,7 +256,7 @@ impl Drop for LimitedCall {
     }
 }
 
-/// The session ends with its last user: the application, or a cursor.
+/// The session ends when its last user drops it: the application or a cursor.
 impl Drop for Explicit {
     fn drop(&mut self) {
         let now = Moment::now();
@@ -282,12 +283,12 @@ pub(super) enum InSession {
     Implicit(Option<ServerSession>),
     /// The application's session.
     Explicit(Arc<Explicit>),
-    /// No session: the server would not report when the session is free again.
+    /// No session, for instance because the server would not report when the session is free again.
     Never,
 }
 
 impl InSession {
-    /// Returns a number for a write that may be retried, or `None` without a session.
+    /// Returns a transaction number for a write that may be retried, or `None` without a session.
     pub(super) fn next_transaction_number(&mut self) -> Option<i64> {
         match self {
             Self::Implicit(session) => session.as_mut().map(ServerSession::next_transaction_number),
@@ -325,8 +326,9 @@ impl Client {
         }
     }
 
-    /// Gives a server session back to the pool. To avoid reading the clock, the session counts as given back at the
-    /// time when it was last sent. If it has expired in the meantime, the next operation that takes it discards it.
+    /// Gives a server session back to the pool. To avoid reading the clock, this uses the time at which the session was
+    /// last sent as the current time. If the session has expired in the meantime, the next operation that takes it
+    /// discards it.
     #[inline]
     pub(super) fn give_back_of(&self, session: ServerSession, connection: Option<&Connection<Endpoint>>) {
         if session.is_to_be_ended() {
@@ -338,7 +340,7 @@ impl Client {
     }
 }
 
-/// Describes the server at the other end of a connection, for a session.
+/// Returns what a session must know about the server at the other end of a connection.
 #[inline]
 pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
     let hello = connection.hello();

@@ -17,7 +17,7 @@ use crate::endpoint::{Endpoint, OperationError};
 use crate::pool::core::Phase;
 use crate::pool::runtime::{Connection, within};
 
-/// The maximum time that the pools stay open for work in the background, which may wait for a lost server.
+/// The maximum time that the pools stay open for work in the background, which may be waiting for a lost server.
 const LONGEST_FINISH: Duration = Duration::from_secs(1);
 
 /// The maximum time that the pools stay open for the server to end sessions.
@@ -55,7 +55,7 @@ impl Client {
         let Some(runtime) = self.deployment().home() else { return Err(ServerSelectionError::NoRuntime.into()) };
         let (tell, mut told) = unbounded_channel();
         let mut opening = JoinSet::new();
-        // For each server, the number of connections that it has had open, and the number wanted.
+        // For each server, the largest number of open connections reported so far, and the number wanted.
         let mut servers = Vec::new();
         for server in self.deployment().servers() {
             if server.pool.state().phase != Phase::Ready {
@@ -95,17 +95,18 @@ impl Client {
     /// Ends the sessions that no operation is using, closes all pools, and waits until their connections in use have
     /// been returned and closed, all within `limit`. Returns whether all connections are closed.
     ///
-    /// First, if a server is known, the transactions of dropped sessions are aborted, and dropped cursors are closed, for
-    /// at most a second. Then the sessions are ended. Then idle connections are closed. If operations are still running, one connection
-    /// stays open, to end their sessions after the last operation. If no connection is idle at first, the client waits
-    /// up to a second for a connection. The client waits for the server's reply for at most a quarter of a second.
-    /// Operations that begin after the pools have closed fail with [`ServerSelectionError::Closed`]. Dropping the last
-    /// clone of a client also closes its pools, but does not end sessions: the servers end them after half an hour
-    /// without use.
+    /// First, if a server is known, the client spends at most a second on aborting the transactions of dropped sessions
+    /// and on closing dropped cursors. Then it ends the sessions, and after that it closes the idle connections. If
+    /// operations are still running, one connection stays open, so that their sessions can be ended after the last
+    /// operation. If no connection is idle at first, the client waits up to a second for a connection. It waits at most
+    /// a quarter of a second for the server's reply. Operations that begin after the pools have closed fail with
+    /// [`ServerSelectionError::Closed`]. Dropping the last clone of a client also closes its pools, but does not end
+    /// sessions: the servers end them after half an hour without use.
     ///
     /// # Cancel safety
     ///
-    /// The pools may remain open: call `shutdown` again. Sessions that were about to be ended are left to the servers.
+    /// The pools may remain open: call `shutdown` again. Sessions that were about to be ended stay on the servers until
+    /// they expire.
     pub async fn shutdown(&self, limit: Duration) -> bool {
         let closing = self.end_and_close();
         let Some(at) = Instant::now().checked_add(limit) else {
@@ -189,7 +190,7 @@ impl Client {
     }
 
     /// Waits before a repetition. Works on every executor, because it uses the timer of the monitors' runtime. Without
-    /// that runtime, there is no pause, and the repetition fails for the same reason.
+    /// that runtime, this does not wait, and the repetition fails because the runtime is missing.
     pub(super) async fn pause(&self, pause: Duration) {
         let _ = within(Instant::now() + pause, || self.deployment().home(), pending::<()>()).await;
     }

@@ -16,8 +16,8 @@
 //! A [`Client`] monitors the servers of its deployment, keeps a [pool](crate::Pool) for each of them, selects a server
 //! for each [`Operation`], and retries operations where that is safe.
 
-// rustdoc shows a type's methods in the order of the modules. The methods that create a client, and that return its
-// databases and collections, come first.
+// rustdoc shows a type's methods in the order of the modules. These two modules come first, because their methods
+// create a client and return its databases and collections.
 mod creation;
 
 mod collection;
@@ -91,7 +91,7 @@ pub use topology::{HeartbeatConnection, ServerType, ServerView, TopologyEvent, T
 pub use typed::TypedCommand;
 pub use write::{Write, WriteError, WriteFailure, Written};
 
-/// The methods of [`Collection`] and [`Database`] return these builders. Awaiting a builder sends its command. If an
+/// The builders that the methods of [`Collection`] and [`Database`] return. Awaiting a builder sends its command. If an
 /// option is set twice, its last value is sent. `None` leaves an option unset.
 pub mod action {
     pub use super::collection::{
@@ -166,9 +166,9 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// | find what holds connections | [`account_for_holders`](Self::account_for_holders) |
 /// | shut the client down | [`shutdown`](Self::shutdown) |
 ///
-/// A client is created without a runtime, and does not connect until it is first used. Clones are cheap, and share
-/// everything. Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a [`Session`]
-/// counts as a clone until the rest of its reply has been read, for at most
+/// Creating a client requires no runtime, and the client does not connect until it is first used. Clones are cheap, and
+/// share everything. Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a
+/// [`Session`] holds a clone until the rest of its reply has been read, but for at most
 /// [`Options::drain_timeout`](crate::Options#structfield.drain_timeout).
 ///
 /// # Runtimes
@@ -186,7 +186,7 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-/// The state that all clones of a client share. Dropping it closes the client's monitors and pools.
+/// The state that all clones of a client share. Dropping it ends the client's monitors and closes its pools.
 struct Inner {
     deployment: Present,
     command_events: CommandEvents,
@@ -232,26 +232,27 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the number of characters after which a command or a reply in a log message is truncated, including messages
-    /// about monitoring. The default is the value of the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a
-    /// number, or `unlimited`), or else 1,000.
+    /// Sets the number of characters after which a command or a reply in a log message is truncated. This includes
+    /// messages about monitoring. The default is the value of the environment variable
+    /// `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number, or `unlimited`), or else 1,000.
     ///
     /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. Server selection uses
     /// the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
-    /// [The guide](crate::guide::metrics_and_traces#logs) lists all targets, and explains how environment variables set their levels.
+    /// [The guide](crate::guide::metrics_and_traces#logs) lists all targets, and explains how environment variables set
+    /// their levels.
     pub fn max_logged_document_length(mut self, characters: usize) -> Self {
         self.most_logged = Some(characters);
         self
     }
 
-    /// Sets the options for spans of operations, commands and transactions. By default they go to a subscriber of
-    /// [`tracing`] that reads the target `wharf::operation` at level `DEBUG`.
+    /// Sets the options for spans of operations, commands and transactions. By default, the spans go to a [`tracing`]
+    /// subscriber that enables the target `wharf::operation` at level `DEBUG`.
     pub fn tracing(mut self, options: TracingOptions) -> Self {
         self.tracing = options;
         self
     }
 
-    /// Adds a subscriber to the events of monitoring (SDAM Logging and Monitoring).
+    /// Adds a subscriber to the monitoring events (SDAM Logging and Monitoring).
     ///
     /// The client also logs them through [`tracing`] at level `DEBUG`, with the target `wharf::topology`.
     #[doc(alias = "sdam_event_handler")]
@@ -269,8 +270,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the budget that the pools of all servers share. Other clients and pools may share it. By default there is no
-    /// budget.
+    /// Sets the budget that the pools of all servers share. Other clients and pools may share it. By default there is
+    /// no budget.
     ///
     /// The monitors' connections do not count against it.
     pub fn budget(mut self, budget: &Budget) -> Self {
@@ -287,7 +288,7 @@ impl ClientBuilder {
         self.build_with(Checks::ByMonitors)
     }
 
-    /// Builds a client that checks its servers in this way.
+    /// Builds a client that checks its servers as `checks` says.
     ///
     /// # Errors
     ///
@@ -344,14 +345,14 @@ impl Client {
     /// Replaces the credential, the TLS options and the compressors with the values in `options`, for instance because
     /// a password or a certificate has changed. All other options must be the same as the client's.
     ///
-    /// The files that the options name are read now. Connections that are opened from now on, including the monitors',
-    /// use the new options. The pools are [renewed](crate::Pool::renew): no operation fails, and operations that begin
-    /// after this call has returned do not use earlier connections. Until the operations in progress have ended, the
-    /// server must accept both the old and the new values. Sessions, cursors and change streams continue. A monitor's
-    /// connection is not authenticated, so the monitor keeps it for as long as it lasts.
+    /// This call reads the files that the options name. Connections that are opened from now on, including the
+    /// monitors', use the new options. The pools are [renewed](crate::Pool::renew): no operation fails, and operations
+    /// that begin after this call has returned do not use earlier connections. Until the operations in progress have
+    /// ended, the server must accept both the old and the new values. Sessions, cursors and change streams continue. A
+    /// monitor's connection is not authenticated, so the monitor keeps it for as long as it lasts.
     ///
-    /// The new options are not tested first: if the servers refuse them, operations fail until they are replaced again.
-    /// The client keeps former credentials in memory until it is dropped.
+    /// The new options are not tested first. If the servers refuse them, operations fail until the options are replaced
+    /// again. The client keeps former credentials in memory until it is dropped.
     ///
     /// ```no_run
     /// use wharf::{Client, InvalidOption, Options};
@@ -387,7 +388,8 @@ impl Client {
     }
 
     /// Returns how long the servers keep an idle session. Returns `None` behind a load balancer, where sessions do not
-    /// expire. If no server is known, returns the servers' default, because an older session may have expired.
+    /// expire. If no server is known, returns the servers' default, because a session that has been idle for longer may
+    /// have expired.
     fn session_timeout(&self) -> Option<Duration> {
         let snapshot = self.deployment().snapshot();
         if snapshot.topology.topology_type() == TopologyType::LoadBalanced {
@@ -443,8 +445,8 @@ impl Client {
     }
 
     /// Checks out a connection to a server that the read preference allows, for a series of commands. If `timeoutMS` is
-    /// set, the earlier of `timeoutMS` and `serverSelectionTimeoutMS` limits the selection of the server and the check-out
-    /// together.
+    /// set, the earlier of `timeoutMS` and `serverSelectionTimeoutMS` limits the selection of the server and the
+    /// check-out together.
     ///
     /// Run the commands with [`run_on`](Self::run_on). The client does not notice commands that run through the
     /// connection's own methods. They cause no events or log messages, and carry no `lsid` or `$clusterTime`. Their
@@ -452,7 +454,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError`]: no server was found, or no connection was available.
+    /// [`ClientError`] if no server was found or no connection was available.
     ///
     /// # Cancel safety
     ///
@@ -480,12 +482,12 @@ impl Client {
         }
     }
 
-    /// Sets whether the pools of all servers record the line of code and the task that each connection is checked out
-    /// for. The connections in use are then listed in [`ServerStatus::holders`], and in the error of a check-out that
+    /// Sets whether the pools of all servers record, for each connection, the line of code and the task that checked it
+    /// out. The connections in use are then listed in [`ServerStatus::holders`], and in the error of a check-out that
     /// timed out.
     ///
-    /// This can be switched on and off at any time: [`Pool::account_for_holders`](crate::Pool::account_for_holders)
-    /// describes its cost.
+    /// Recording can be switched on and off at any time.
+    /// [`Pool::account_for_holders`](crate::Pool::account_for_holders) describes its cost.
     pub fn account_for_holders(&self, on: bool) {
         self.deployment().account_for_holders(on);
     }

@@ -8,7 +8,7 @@ use crate::pool::runtime::{Process, random_bytes};
 
 /// The position of the process's value in an [`ObjectId`]: after the seconds and before the counter.
 const OF_PROCESS: std::ops::Range<usize> = 4..9;
-/// The lower bits of [`PROCESS`]: the process's number plus one, or zero before the first use.
+/// The bits of [`PROCESS`] that hold the process's number plus one, or zero before the first use.
 const TAG: u64 = 0xff_ffff;
 
 /// The five random bytes of this process's identifiers, above a tag for the process that generated them.
@@ -17,8 +17,8 @@ static PROCESS: AtomicU64 = AtomicU64::new(0);
 /// Returns a new identifier (BSON ObjectID, "Specification"). Unlike [`ObjectId::new`], it never repeats an identifier
 /// from the parent or a sibling.
 pub(crate) fn object_id() -> ObjectId {
-    // Provides the seconds, and a counter that starts at a random value. Forked children continue with the same
-    // counter.
+    // `ObjectId::new` provides the seconds, and a counter that starts at a random value. Forked children continue with
+    // the same counter.
     let mut bytes = ObjectId::new().bytes();
     bytes[OF_PROCESS].copy_from_slice(&of_process().to_be_bytes()[..5]);
     ObjectId::from_bytes(bytes)

@@ -1,4 +1,4 @@
-//! Operations, and the client's knowledge of them.
+//! Operations, and what the client knows about them.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::endpoint::{Command, OutgoingSequence};
 /// | --- | --- | --- | --- |
 /// | [`Operation::new`] | the primary, or the read preference of the operation | no | |
 /// | [`Operation::read`] | by the read preference of the operation, or else of the options | once, or with `timeoutMS` until the time is up, unless `retryReads=false` | `readConcern` of the options, to `aggregate`, `count`, `distinct` and `find`; `writeConcern`, to an `aggregate` with `$out` or `$merge` |
-/// | [`Operation::write`] | one that accepts writes | the same, unless `retryWrites=false`, if each statement concerns one document | `writeConcern` of the options |
+/// | [`Operation::write`] | a server that accepts writes | if each statement affects at most one document: like a read, unless `retryWrites=false` | `writeConcern` of the options |
 ///
-/// Any operation is retried if it was not sent because its connection had been lost while idle, except in a transaction.
-/// It is also retried, unless retries are off, if the server refuses it because of an overload (the labels
+/// Outside a transaction, any operation is retried if it was not sent because its connection had been lost while idle.
+/// Unless retries are off, any operation is also retried if the server refuses it because of an overload (the labels
 /// `SystemOverloadedError` and `RetryableError`).
 #[derive(Debug)]
 #[must_use = "an operation does nothing until it is run"]
@@ -41,25 +41,25 @@ pub struct Operation<'a> {
     pub(super) is_named_by_command: bool,
 }
 
-/// An operation of several commands.
+/// An operation that consists of several commands.
 #[derive(Debug)]
 pub(super) struct Whole {
-    /// The observation of all its commands: they share a number in events, and a span.
+    /// The observation that all its commands share: they have the same number in events, and the same span.
     pub(super) observation: Observation,
     pub(super) wait_logged: WaitLogged,
 }
 
-/// The client's knowledge of an operation.
+/// What the client knows about an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Any command: nothing is added, and it is not repeated once sent (Run Command).
+    /// Any command. The client adds nothing to it, and does not repeat it once it has been sent (Run Command).
     Command,
     /// A read, which may be executed twice.
     Read,
     /// A write.
     Write {
         /// Whether each statement affects at most one document, so that the server can recognise a repetition. If
-        /// `None`, the client finds out from the command.
+        /// `None`, the client determines this from the command.
         is_single: Option<bool>,
     },
 }
@@ -74,10 +74,10 @@ impl<'a> Operation<'a> {
 
     /// Creates an operation that only reads, and may be executed twice.
     ///
-    /// The client does not check whether the command is a retryable read (Retryable Reads), apart from `$out` and
-    /// `$merge`. In particular, it retries a `mapReduce`, which is not a retryable read: the server does not notice
-    /// that the connection was lost, and continues the first execution alongside the second. Use [`new`](Self::new) for
-    /// a `mapReduce`, and also for a `getMore`, unless a cursor sends it for you.
+    /// The client only checks the command for `$out` and `$merge`, and not whether it is a retryable read (Retryable
+    /// Reads). In particular, it retries a `mapReduce`, which is not a retryable read: the server does not notice that
+    /// the connection was lost, and continues the first execution alongside the second. Use [`new`](Self::new) for a
+    /// `mapReduce`, and also for a `getMore`, unless a cursor sends it for you.
     pub fn read(database: &'a str, body: &'a RawDocument) -> Self {
         Self::of(Kind::Read, database, body)
     }
@@ -122,11 +122,12 @@ impl<'a> Operation<'a> {
         self
     }
 
-    /// Sets `timeoutMS`: how long the operation may take in total, from the selection of a server to the end of the last
-    /// attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
+    /// Sets `timeoutMS`: how long the operation may take in total, from the selection of a server to the end of the
+    /// last attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     ///
     /// The client sends the remaining time as `maxTimeMS`, and omits this field from the command's document. The client
-    /// does not inspect the document of [`Operation::new`]: the server refuses a command that contains the field twice.
+    /// does not inspect the document of [`Operation::new`]. If that document contains `maxTimeMS`, the server refuses
+    /// the command, because the field then occurs twice.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.command = self.command.timeout(limit);
         self

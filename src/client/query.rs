@@ -25,7 +25,7 @@ use crate::endpoint::options::ReadPreference;
 use crate::endpoint::wire::reply::{has_field, whole_number};
 
 impl Client {
-    /// Prepares a query for the documents of a collection that match `filter`. Await the value for a [`Cursor`].
+    /// Prepares a query for the documents of a collection that match `filter`. Await it to get a [`Cursor`].
     ///
     /// The filter is anything that serde writes as a document: `doc!`, `rawdoc!`, or a struct.
     ///
@@ -60,12 +60,12 @@ impl Client {
         Query::of(Verb::Find, Prepared::new(self, database, body), Location::caller())
     }
 
-    /// Prepares an aggregation of a collection's documents. Await the value for a [`Cursor`].
+    /// Prepares an aggregation of a collection's documents. Await it to get a [`Cursor`].
     ///
     /// The pipeline is anything that serde writes as an array of documents. An aggregation whose pipeline ends in
     /// `$out` or `$merge` is a write: the write concern of the options applies, and the aggregation is not repeated
-    /// after a network error. An aggregation without a collection, such as `$currentOp`, needs [`cursor`](Self::cursor)
-    /// and a command with `aggregate: 1`.
+    /// after a network error. For an aggregation without a collection, such as `$currentOp`, use
+    /// [`cursor`](Self::cursor) with a command that contains `aggregate: 1`.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -98,7 +98,7 @@ pub struct Query<'c> {
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,
     timeout_mode: Option<TimeoutMode>,
-    /// The time limit of the query itself, if it is already running.
+    /// The time limit of the query itself, if the limit has already started.
     started: Option<Limit>,
     site: &'static Location<'static>,
 }
@@ -179,7 +179,7 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Returns the whole document of the command.
+    /// Returns the complete document of the command.
     fn body(&mut self) -> Result<RawDocumentBuf, ClientError> {
         let body = std::mem::replace(&mut self.prepared.body, Ok(RawDocumentBuf::new()));
         let mut body = body?;
@@ -193,7 +193,7 @@ impl<'c> Query<'c> {
                 body.append(cstr!("cursor"), rawdoc! {});
             }
             (Verb::Aggregate, None) => {}
-            // The server refuses a batch size of zero there (CRUD, "AggregateOptions").
+            // For such an aggregation, the server refuses a batch size of zero (CRUD, "AggregateOptions").
             (Verb::Aggregate, Some(0)) if writes_its_result(&body) => body.append(cstr!("cursor"), rawdoc! {}),
             (Verb::Aggregate, Some(size)) => body.append(cstr!("cursor"), rawdoc! { "batchSize": size }),
         }

@@ -1,4 +1,4 @@
-//! Running the body of a transaction, and its commit, again and again (Convenient API for Transactions).
+//! Runs the body of a transaction and its commit repeatedly (Convenient API for Transactions).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::endpoint::Limit;
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Process, random_fraction};
 
-/// A transaction that is repeated while its errors allow it. The caller calls the body.
+/// A transaction that is repeated as long as its errors allow it.
 ///
 /// The caller calls [`advance`](Self::advance), runs the body if the result says so, and passes the outcome to the next
 /// call.
@@ -89,7 +89,7 @@ impl<T, E> Repeating<T, E> {
         Self { options, repetitions, next, value: None, last_error: None, open, _limited: limited }
     }
 
-    /// Advances the transaction until the body must run, or the transaction is over. `outcome` is the result of the
+    /// Advances the transaction until the body must run, or until the outcome is final. `outcome` is the result of the
     /// body, if it has run.
     pub(crate) async fn advance<K>(&mut self, session: &mut Session, outcome: Option<Result<T, E>>) -> Next<T, E>
     where
@@ -111,7 +111,7 @@ impl<T, E> Repeating<T, E> {
             }
             Some(Err(error)) => {
                 if matches!(session.transaction_state(), TransactionState::Starting | TransactionState::InProgress) {
-                    // The body's error says more than an error of the abort.
+                    // The body's error is more informative than an error of the abort.
                     let _ = session.abort_transaction().await;
                 }
                 let labels = error.client_error().map_or(Labels::NONE, |error| error.labels());

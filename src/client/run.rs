@@ -52,13 +52,13 @@ impl Client {
     /// Selects a server, runs an operation on it, and returns the server's successful reply.
     ///
     /// A write that was executed without meeting its write concern is an error: see
-    /// [`ClientError::write_concern_error`]. This holds for [`Operation::write`], and for an aggregation of
+    /// [`ClientError::write_concern_error`]. This applies to [`Operation::write`], and to an aggregation of
     /// [`Operation::read`] that writes its result (Read and Write Concern, "Errors"). If the server refused statements
     /// of an [`Operation::write`] (`writeErrors`), the error is [`ClientError::Write`]. For [`Operation::new`], the
     /// client returns the reply without inspecting it, so the caller must check both fields.
     ///
-    /// With the write concern `w: 0`, the server does not answer `insert`, `update`, `delete` and `bulkWrite`, and the
-    /// reply is `{ ok: 1 }`. The server answers all other commands.
+    /// With the write concern `w: 0`, the server sends no reply to `insert`, `update`, `delete` and `bulkWrite`, and
+    /// this method returns `{ ok: 1 }`. The server replies to all other commands.
     ///
     /// The client adds `lsid` and the other fields of the session, `$clusterTime`, `$readPreference`, and the read
     /// concern and write concern of the options. The command's document must not contain `lsid`, `txnNumber` or
@@ -144,7 +144,7 @@ pub(super) struct Answer {
     pub(super) reached: Reached<Selected>,
     pub(super) session: InSession,
     pub(super) unmet: Option<UnmetConcern>,
-    /// Whether the server answered. If not, nothing is known about the write.
+    /// Whether the server sent a reply. If not, nothing is known about the write.
     pub(super) is_acknowledged: bool,
 }
 
@@ -199,7 +199,8 @@ impl<'a> Running<'a> {
             Some(whole) => whole.observation.clone(),
             None => client.command_events().operation(|| {
                 let (database, command) = (operation.command.database(), operation.command.body());
-                // The specification names `mapReduce`, for which the client has no method.
+                // The specification lists `mapReduce` among the named operations, although the client has no method for
+                // it.
                 let is_named = operation.is_named_by_command || operation.command.name() == "mapReduce";
                 let described =
                     if is_named { Described::of(database, command) } else { Described::named(RUN_COMMAND, database) };
@@ -365,7 +366,7 @@ impl<'a> Running<'a> {
         self.operation.command.own_limit()
     }
 
-    /// Returns the command's document, without a time limit that does not apply.
+    /// Returns the command's document, without a `maxTimeMS` that does not apply.
     #[inline]
     fn body(&self) -> &RawDocument {
         self.without_max_time.as_deref().map_or(self.operation.command.body(), |body| body)

@@ -1,9 +1,9 @@
 //! Server selection: pure functions over topology descriptions (Server Selection specification).
 //!
 //! Selection has three steps. [`suitable`] finds the servers that can serve an operation, [`in_window`] keeps the
-//! nearby servers, and [`choose`] takes the less busy of two random servers. This layer does no I/O, reads no clock and
-//! generates no random numbers: the caller passes the values as arguments. If no server is suitable, a client waits for
-//! the topology to change.
+//! servers with a low latency, and [`choose`] takes the less busy of two random servers. This layer does no I/O, reads
+//! no clock and generates no random numbers: the caller passes the values as arguments. If no server is suitable, a
+//! client waits for the topology to change.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const OUTPUT_ON_SECONDARIES: i32 = 13;
 /// The kind of operation to select a server for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access<'a> {
-    /// It writes.
+    /// A write.
     Write,
     /// A read, from the servers that the read preference allows.
     Read(&'a ReadPreference),
@@ -34,8 +34,8 @@ pub enum Access<'a> {
 ///
 /// # Errors
 ///
-/// Returns [`InvalidOption`] if the read preference's `maxStalenessSeconds` cannot be ensured in a replica set that is
-/// checked at this interval.
+/// Returns [`InvalidOption`] if the read preference's `maxStalenessSeconds` cannot be guaranteed in a replica set that
+/// is checked at this interval.
 pub fn suitable<'t>(
     topology: &'t TopologyDescription,
     access: Access<'_>,
@@ -67,8 +67,8 @@ pub fn suitable<'t>(
 }
 
 impl TopologyDescription {
-    /// Returns the read preference for an aggregation that writes its result. This is the primary while any known
-    /// server is too old to write as a secondary (CRUD, "Read preferences and server selection").
+    /// Returns the read preference for an aggregation that writes its result. This is the primary as long as any known
+    /// server is too old to execute such an aggregation as a secondary (CRUD, "Read preferences and server selection").
     pub(crate) fn for_output<'p>(&self, preference: &'p ReadPreference) -> &'p ReadPreference {
         let is_too_old = |server: &ServerDescription| {
             !server.server_type.is_unknown() && server.max_wire_version < OUTPUT_ON_SECONDARIES
@@ -79,9 +79,9 @@ impl TopologyDescription {
 }
 
 impl TopologyView {
-    /// Returns whether a server can be read from with this read preference (SDAM Logging and Monitoring, "Determining If
-    /// A Topology Has Readable/Writable Servers"). Staleness is judged by the default `heartbeatFrequencyMS`. A read
-    /// preference that is invalid with this topology allows no server.
+    /// Returns whether a server can be read from with this read preference (SDAM Logging and Monitoring, "Determining
+    /// If A Topology Has Readable/Writable Servers"). Staleness is calculated with the default `heartbeatFrequencyMS`.
+    /// A read preference that is invalid with this topology allows no server.
     #[must_use]
     pub fn has_readable_server(&self, preference: &ReadPreference) -> bool {
         let found = suitable(&self.0, Access::Read(preference), &[], Duration::from_secs(10));
@@ -134,7 +134,7 @@ pub fn choose<'t>(
 }
 
 /// Refuses a read preference that contradicts itself. In a replica set, also refuses a `maxStalenessSeconds` that is
-/// too small for the precision of the known staleness.
+/// too small, given how precisely staleness is known.
 fn check_preference(
     topology: &TopologyDescription,
     preference: &ReadPreference,
@@ -206,7 +206,8 @@ impl<'t> Members<'t, '_> {
         self.preference.tag_sets.iter().map(of_set).find(|matching| !matching.is_empty()).unwrap_or_default()
     }
 
-    /// Returns whether a member lags by at most `limit` (Max Staleness, "Client"). False if the lag is unknown.
+    /// Returns whether a member lags by at most `limit` (Max Staleness, "Client"). Returns `false` if the lag is
+    /// unknown.
     fn is_fresh(&self, server: &ServerDescription, limit: Duration) -> bool {
         if !is_secondary(server) {
             return true;

@@ -43,8 +43,8 @@ impl Client {
     }
 }
 
-/// A session: operations that see the effects of earlier operations in the session (causal consistency), that read the
-/// same point in time (`snapshot`), or that belong to a transaction.
+/// A session groups operations that see the effects of earlier operations in the session (causal consistency), that
+/// read data from the same point in time (`snapshot`), or that belong to a transaction.
 ///
 /// Pass the session to an operation with [`Operation::session`](crate::Operation::session). A session runs one
 /// operation at a time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse.
@@ -52,9 +52,9 @@ impl Client {
 ///
 /// # Cancel safety
 ///
-/// It is unknown whether the server executes a cancelled operation, but its transaction can continue. Behind a load
-/// balancer, it cannot continue, because the cancellation closes the transaction's connection, and the server then
-/// aborts the transaction. Further operations and the commit then fail with
+/// It is unknown whether the server executes a cancelled operation, but the operation's transaction can continue.
+/// Behind a load balancer, the transaction cannot continue, because the cancellation closes its connection, and the
+/// server then aborts it. Further operations and the commit then fail with
 /// [`SessionError::TransactionCutOff`](super::SessionError), which has the label `TransientTransactionError`:
 /// [`with_transaction`](Self::with_transaction) repeats the transaction, and other callers must first abort it.
 ///
@@ -79,7 +79,7 @@ impl Client {
 pub struct Session {
     client: Client,
     explicit: Arc<Explicit>,
-    /// Whether dropping this value ends the session. The body of a transaction gets a second value, which does not end
+    /// Whether dropping this value ends the session. The body of a transaction gets a second handle, which does not end
     /// the session.
     ends: bool,
     /// The process that started the session.
@@ -152,7 +152,7 @@ impl Session {
 
     /// Starts a transaction. Sends nothing: the server learns of the transaction from the first command.
     ///
-    /// If a command fails, the server may have aborted the transaction. A commit is then refused with the server's
+    /// If a command fails, the server may have aborted the transaction. The server then refuses the commit with the
     /// error `NoSuchTransaction`.
     ///
     /// # Errors
@@ -199,8 +199,8 @@ impl Session {
         self.end(End::Commit, Some(Limit::of(limit).start()), Location::caller())
     }
 
-    /// Aborts the transaction as [`abort_transaction`](Self::abort_transaction) does, but within this limit (`timeoutMS`).
-    /// Zero means no limit.
+    /// Aborts the transaction as [`abort_transaction`](Self::abort_transaction) does, but within this limit
+    /// (`timeoutMS`). Zero means no limit.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl Session {
     ///
     /// # Cancel safety
     ///
-    /// The transaction counts as aborted, but the server may not abort it until it expires.
+    /// The session treats the transaction as aborted, but the server may not abort it until it expires.
     #[track_caller]
     pub fn abort_transaction(&mut self) -> impl Future<Output = Result<(), ClientError>> + Send + '_ {
         self.end(End::Abort, None, Location::caller())
@@ -240,11 +240,11 @@ impl Session {
     /// it, for at most 120 seconds, or `defaultTimeoutMS` or `timeoutMS` if set (Convenient API for Transactions).
     ///
     /// `body` gets this session, and passes it to each of its operations. An operation without the session is not part
-    /// of the transaction. `body` may run several times, so any other effects should be safe to repeat.
-    /// If it returns an error, the transaction is aborted. For your own error type, call
-    /// [`with_transaction_as`](Self::with_transaction_as). `body` may mutate its captured variables. The compiler
-    /// cannot prove that the future is then [`Send`]: in a spawned task, a web handler or an `async_trait`, call
-    /// [`with_transaction_in_task`](Self::with_transaction_in_task).
+    /// of the transaction. `body` may run several times, so any other effects should be safe to repeat. If it returns
+    /// an error, the transaction is aborted. For your own error type, call
+    /// [`with_transaction_as`](Self::with_transaction_as). `body` may mutate its captured variables, but the compiler
+    /// cannot prove that the future is [`Send`]. In a spawned task, a web handler or an `async_trait`, call
+    /// [`with_transaction_in_task`](Self::with_transaction_in_task) instead.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client, mut session: wharf::client::Session) -> Result<(), wharf::ClientError> {
@@ -388,7 +388,8 @@ impl Session {
         self.explicit.lock().timeout_of(options)
     }
 
-    /// Returns a second value for the session, for the body of a transaction. Dropping it does not end anything.
+    /// Returns a second handle to the session, for the body of a transaction. Dropping this handle does not end the
+    /// session.
     pub(super) fn for_body(&self) -> Self {
         Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false, process: self.process }
     }
@@ -459,8 +460,8 @@ impl Session {
     }
 }
 
-/// Aborts the transaction that a session or a call left open, in the background. Until the abort has ended, the session
-/// refuses operations. Returns whether there is anything to abort.
+/// Aborts, in the background, the transaction that a session or a call left open. Until the abort has ended, the
+/// session refuses operations. Returns whether there is anything to abort.
 pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     if !explicit.lock().abandon() {
         return false;

@@ -1,12 +1,12 @@
 //! Spans of operations, commands and transactions (OpenTelemetry specification).
 //!
-//! The client creates and ends a [`Span`], and does not know its destinations. There are two: a subscriber of
-//! [`tracing`](mod@tracing), and, with the `opentelemetry` feature, a tracer of OpenTelemetry's API. A bridge from the
-//! subscriber to OpenTelemetry could not replace the tracer: the specification's options that switch the spans on have
-//! no effect on a subscriber's filter, and an application without `tracing` has no bridge.
+//! The client creates and ends each [`Span`] without knowing its destinations. There are two destinations: a subscriber
+//! of [`tracing`](mod@tracing), and, with the `opentelemetry` feature, a tracer of OpenTelemetry's API. A bridge from
+//! the subscriber to OpenTelemetry cannot replace the tracer, for two reasons. The specification's options that switch
+//! the spans on have no effect on a subscriber's filter, and an application that does not use `tracing` has no bridge.
 //!
-//! An operation checks for both in [`CommandEvents::operation`](super::command_events::CommandEvents::operation),
-//! through a flag and a static level. Without a destination, nothing in this module runs.
+//! [`CommandEvents::operation`](super::command_events::CommandEvents::operation) checks for both destinations, by a
+//! flag and a static level. Without a destination, nothing in this module runs.
 
 mod attributes;
 #[cfg(feature = "opentelemetry")]
@@ -54,7 +54,7 @@ enum Kind {
     Transaction,
 }
 
-/// The description of an error in a span.
+/// An error that a span can record as an exception.
 pub(super) trait Exception {
     /// Returns the message and the type.
     fn exception(&self) -> (&dyn fmt::Display, &'static str);
@@ -70,13 +70,13 @@ pub(super) struct Spans {
 
 /// A description of an operation before it begins.
 pub(super) struct Described<'a> {
-    /// The name in the specification.
+    /// The operation's name in the specification.
     pub(super) name: &'a str,
     pub(super) database: &'a str,
     pub(super) collection: Option<&'a str>,
     /// The span of the transaction that the operation belongs to.
     pub(super) transaction: Option<Arc<Span>>,
-    /// The caller.
+    /// The call site of the operation.
     pub(super) site: Option<&'static Location<'static>>,
 }
 
@@ -116,7 +116,7 @@ impl Spans {
         self.query_text.is_some()
     }
 
-    /// Begins the span of an operation, if anything reads it.
+    /// Begins the span of an operation, if there is a destination for it.
     pub(super) fn operation(&self, described: &Described<'_>) -> Option<OperationSpan> {
         if !self.are_read() {
             return None;
@@ -127,7 +127,7 @@ impl Spans {
         Some(OperationSpan { span, site: described.site, has_told: AtomicBool::new(false) })
     }
 
-    /// Begins the span of a transaction, if anything reads it.
+    /// Begins the span of a transaction, if there is a destination for it.
     pub(super) fn transaction(&self) -> Option<Arc<Span>> {
         if !self.are_read() {
             return None;
@@ -161,17 +161,17 @@ impl Spans {
     }
 }
 
-/// A span, which ends when the value drops.
+/// A span, which ends when this value is dropped.
 pub(super) struct Span {
-    /// In a subscriber of `tracing`.
+    /// The span in a subscriber of `tracing`.
     read: Option<tracing::Span>,
-    /// In a tracer of OpenTelemetry.
+    /// The span in an OpenTelemetry tracer.
     #[cfg(feature = "opentelemetry")]
     traced: Option<opentelemetry::Traced>,
 }
 
 impl Span {
-    /// Returns whether anything records the span: a tracer ignores spans that its sampler does not choose.
+    /// Returns whether anything records the span. A tracer does not record the spans that its sampler rejects.
     fn is_recording(&self) -> bool {
         #[cfg(feature = "opentelemetry")]
         if self.traced.as_ref().is_some_and(opentelemetry::Traced::is_recording) {
@@ -201,8 +201,8 @@ impl Span {
         }
     }
 
-    /// Records an exception: its message and type, and the place where the operation was called. A Rust error has no
-    /// stack trace.
+    /// Records an exception: its message and type, and the call site of the operation in place of a stack trace, which
+    /// a Rust error does not have.
     fn except(&self, message: &str, of_type: &'static str, site: Option<&'static Location<'static>>) {
         self.set("exception.message", message.into());
         self.set("exception.type", of_type.into());
@@ -224,7 +224,8 @@ impl Span {
 pub(super) struct OperationSpan {
     span: Span,
     site: Option<&'static Location<'static>>,
-    /// Whether the span of the last command records the failure as an exception. The operation's span then omits it.
+    /// Whether the span of the last command records the failure as an exception. In this case, the operation's span
+    /// omits the exception.
     has_told: AtomicBool,
 }
 
@@ -234,7 +235,7 @@ impl OperationSpan {
         self.span.current(run)
     }
 
-    /// Records that the operation failed. An error of its last command belongs to that command's span ("Exceptions").
+    /// Records that the operation failed. If the last command failed, its span records the error ("Exceptions").
     pub(super) fn failed(&self, error: &impl Exception) {
         self.span.fail();
         // Relaxed: the commands of an operation follow one another, and come before its end.
@@ -259,7 +260,8 @@ impl OperationSpan {
         CommandSpan { operation: self, span: spans.begin(Kind::Command, name.into(), attributes, Some(&self.span)) }
     }
 
-    /// Records that the next command is sensitive: it has no span, so no command's span records its failure.
+    /// Returns a `CommandSpan` without a span, for a sensitive command. No command's span records the failure of such a
+    /// command.
     pub(super) fn sensitive_command(&self) -> CommandSpan<'_> {
         CommandSpan { operation: self, span: None }
     }

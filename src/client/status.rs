@@ -37,12 +37,12 @@ pub struct ServerStatus {
     pub average_round_trip_time: Option<Duration>,
     /// The error from the last check, if it failed.
     pub error: Option<String>,
-    /// The operations of this client that are in progress on this server.
+    /// The number of this client's operations that are in progress on this server.
     pub operations: u64,
     /// The state of the server's pool; `None` before the client is first used.
     pub pool: Option<PoolStatus>,
-    /// The connections in use, longest in use first. Empty unless the client [accounts for
-    /// holders](super::Client::account_for_holders).
+    /// The connections in use, beginning with the connection that has been in use for the longest time. Empty unless
+    /// the client [accounts for holders](super::Client::account_for_holders).
     pub holders: Vec<Holder>,
 }
 

@@ -13,17 +13,17 @@ use crate::endpoint::Limit;
 
 /// A prepared operation that has a time limit.
 pub(crate) trait Limited: IntoFuture + Sized {
-    /// Returns `timeoutMS` unchanged.
+    /// Returns the operation's time limit, `timeoutMS`, without starting it.
     ///
     /// # Errors
     ///
-    /// [`SessionError::TimeoutInTransaction`].
+    /// [`SessionError::TimeoutInTransaction`] if both the operation and its session have a limit.
     fn limit(&self) -> Result<Limit, SessionError>;
 
     /// Sets [`limit`](Self::limit) to a limit that is already running.
     fn set_limit(&mut self, limit: Limit);
 
-    /// Returns the future, whose limit is already running.
+    /// Converts the operation into its future, with a limit that is already running.
     fn begin(mut self, limit: Limit) -> Self::IntoFuture {
         self.set_limit(limit);
         self.into_future()
@@ -36,7 +36,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TimeoutInTransaction`].
+    /// [`SessionError::TimeoutInTransaction`] if both the operation and its session have a limit.
     pub(super) fn limit_in(&self, session: Option<&Explicit>, own: Limit) -> Result<Limit, SessionError> {
         let of_session = session.map_or(Ok(None), |explicit| explicit.limit_of(own))?;
         Ok(of_session.unwrap_or_else(|| own.or(self.options().timeout)))
@@ -46,7 +46,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TimeoutInTransaction`].
+    /// [`SessionError::TimeoutInTransaction`] if both the operation and its session have a limit.
     pub(crate) fn limit_of(&self, operation: &Operation<'_>) -> Result<Limit, SessionError> {
         self.timeout_of(operation.limiting_session(), &operation.command)
     }

@@ -27,14 +27,15 @@ use crate::endpoint::options::ReadPreference;
 use crate::endpoint::wire::{nesting, reply};
 use crate::text::printable::{Printable, PrintableError};
 
-/// Enough room for most of an application's documents, in bytes.
+/// The initial capacity for a document, in bytes. It is enough for most documents of an application.
 const USUAL_ROOM: usize = 256;
 
 impl Client {
-    /// Prepares a command whose document and reply are values of the application's own types: serde writes the
-    /// document, and reads the reply. Await the value to run the command on the primary.
+    /// Prepares a command whose document and reply are values of the application's own types. Serde serializes the
+    /// document, and deserializes the reply. Await the value to run the command on the primary.
     ///
-    /// [`run_command`](Self::run_command) and [`run`](Self::run) are the raw forms, which do not copy or convert.
+    /// [`run_command`](Self::run_command) and [`run`](Self::run) take and return raw documents, without copying or
+    /// converting them.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -67,7 +68,7 @@ impl Client {
     }
 }
 
-/// A command that is run when the value is awaited, and whose reply serde reads as `R`.
+/// A command that is run when the value is awaited. Serde deserializes its reply as `R`.
 #[must_use = "the command is sent when the value is awaited"]
 pub struct TypedCommand<'c, R> {
     prepared: Prepared<'c>,
@@ -94,7 +95,7 @@ impl<'c, R> TypedCommand<'c, R> {
         self
     }
 
-    /// Returns the same command, whose reply serde reads as another type.
+    /// Returns the same command, with another type for its reply.
     pub fn typed<U: DeserializeOwned>(self) -> TypedCommand<'c, U> {
         TypedCommand { prepared: self.prepared, site: self.site, reply: PhantomData }
     }
@@ -139,7 +140,7 @@ impl<'c, R: DeserializeOwned> Limited for TypedCommand<'c, R> {
     }
 }
 
-/// A command with its own document, and the settings for running it.
+/// A command that owns its document, with the settings for running it.
 pub(super) struct Prepared<'c> {
     pub client: Client,
     pub database: &'c str,
@@ -168,13 +169,13 @@ impl<'c> Prepared<'c> {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TimeoutInTransaction`].
+    /// [`SessionError::TimeoutInTransaction`] if both the command and its session have a limit.
     pub(super) fn limit(&self) -> Result<Limit, SessionError> {
         self.client.limit_in(self.session.as_ref().map(|session| &**session.explicit()), self.timeout)
     }
 }
 
-/// Returns the operation with the command's settings.
+/// Applies the command's settings to the operation.
 pub(super) fn with<'o>(
     mut operation: Operation<'o>,
     session: Option<&'o mut Session>,
@@ -191,7 +192,7 @@ pub(super) fn with<'o>(
     operation
 }
 
-/// A command's name and its value, and the command's first argument.
+/// The start of a command: its name and target, and its first argument.
 pub(super) struct Start<'s, V> {
     pub command: &'static str,
     pub target: &'s str,
@@ -302,7 +303,8 @@ fn check_nesting(document: &RawDocument) -> Result<(), String> {
     }
 }
 
-/// Returns a phrase that names a document by its `_id`, to follow a reason. Empty if the document has no `_id`.
+/// Returns a phrase that identifies a document by its `_id`, for the end of an error message. Empty if the document has
+/// no `_id`.
 fn of_document(document: &RawDocument) -> String {
     match document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()) {
         Some(id) => format!(" of the document with _id {}", Printable(id)),
@@ -310,7 +312,7 @@ fn of_document(document: &RawDocument) -> String {
     }
 }
 
-/// Refuses an argument that would give the command this field a second time, because servers refuse such commands.
+/// Refuses an argument that would add a field to the command a second time, because servers refuse such commands.
 pub(super) fn refuse_second(argument: &'static str, command: &RawDocument, field: &str) -> Result<(), ClientError> {
     match reply::has_field(command, field) {
         true => {

@@ -38,7 +38,8 @@ use crate::endpoint::{Limit, OutgoingSequence};
 /// Room for the parts of a command other than its statements, in bytes: session, cluster time, write concern, header.
 const ROOM_FOR_BODY: usize = 16 * 1024;
 
-/// The advice for a value that is not a document. A document in place of a list would be read as a list of its fields.
+/// The advice in the error for a value that is not a document. A document that is passed in place of a list is iterated
+/// over as a list of its fields.
 const IN_LIST: &str = "; pass a list of documents, such as [doc! { … }], also for one";
 
 impl Client {
@@ -68,7 +69,7 @@ impl Client {
         self.write(database, collection).add_all(Kind::Insert, documents)
     }
 
-    /// Prepares updates of a collection, each a statement of the server's `update` command: `q`, `u` and its options,
+    /// Prepares updates of a collection. Each is a statement of the server's `update` command: `q`, `u` and options
     /// such as `multi` and `upsert`. Await the value to send them.
     ///
     /// The client does not inspect `u`: without operators such as `$set`, it replaces the whole document.
@@ -82,7 +83,7 @@ impl Client {
         self.write(database, collection).add_all(Kind::Update, statements)
     }
 
-    /// Prepares deletes from a collection, each a statement of the server's `delete` command: `q`, `limit` and its
+    /// Prepares deletes from a collection. Each is a statement of the server's `delete` command: `q`, `limit` and
     /// options. Await the value to send them.
     #[track_caller]
     pub fn delete<'c>(
@@ -102,7 +103,8 @@ impl Client {
 }
 
 impl Client {
-    /// Waits until a server accepts writes, so that its limits are known. Each command then selects its own server.
+    /// Waits until a server accepts writes, so that the limits for a command are known. Later, each command selects a
+    /// server separately.
     pub(super) async fn find_writable(
         &self,
         command: &'static str,
@@ -281,7 +283,8 @@ impl<'c> Write<'c> {
         self
     }
 
-    /// Sets the session that the writes belong to. If the session is in a transaction, the writes are a part of it.
+    /// Sets the session that the writes belong to. If the session is in a transaction, the writes belong to the
+    /// transaction.
     pub fn session(mut self, session: &'c mut Session) -> Self {
         self.session = Some(session.explicit().clone());
         self
@@ -355,7 +358,7 @@ impl<'c> Write<'c> {
             let failed_before = failure.errors.len();
             let place = |index: usize| batch.get(index).copied();
             if let Err(error) = read(kind, &reached.reply, place, &mut written, &mut failure) {
-                // The results of the earlier commands are known.
+                // The results of the earlier commands are known, and are reported with the error.
                 failure.cause = Some(Box::new(error));
                 break;
             }
@@ -407,7 +410,7 @@ impl<'c> Write<'c> {
     fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.statements.len()).collect();
         if !self.ordered {
-            // The sort is stable, which keeps the order within a kind.
+            // The sort is stable, so the order within each kind is kept.
             order.sort_by_key(|&place| Kind::ALL.iter().position(|kind| *kind == self.statements[place].kind));
         }
         order

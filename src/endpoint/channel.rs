@@ -72,7 +72,7 @@ pub(super) struct Channel {
     pub(super) is_decompressed: bool,
     /// A large reply that is being decompressed on another thread.
     pub(super) decompressing: Option<Decompressing>,
-    /// Whether waits for replies keep their thread awake.
+    /// Decides whether a wait for a reply keeps its thread awake.
     busy_poll: BusyPoll,
     /// The error that broke the channel.
     broken_by: Option<Cause>,
@@ -90,8 +90,8 @@ pub(super) enum ExchangeState {
         /// The reply to wait for afterwards; `None` for a request without a reply.
         then: Option<Awaited>,
     },
-    /// A request without a reply is written, but may still be in the stream's own buffer. Only a later read or write would
-    /// send it.
+    /// A request without a reply is written, but may still be in the stream's own buffer. Without a flush, only a later
+    /// read or write would send it.
     Flushing,
     /// The reply is being read into `incoming`.
     Receiving(Awaited),
@@ -116,7 +116,7 @@ pub(super) enum ExchangeState {
         /// The number of bytes still to come.
         left: u64,
     },
-    /// The stream failed, or the next bytes on it are unknown.
+    /// The stream failed, or it is not known what its next bytes mean.
     Broken,
 }
 
@@ -160,7 +160,7 @@ impl fmt::Debug for Channel {
 pub(super) enum ExchangeError {
     /// The stream failed or ended.
     Network(io::Error),
-    /// Either the request must not be sent, and nothing has been done, or the reply is malformed.
+    /// Either the request is refused before anything is sent, or the reply is malformed.
     Wire(WireError),
     /// An earlier exchange failed or is unfinished, so the stream cannot carry another exchange.
     NotReusable,
@@ -175,8 +175,8 @@ impl From<WireError> for ExchangeError {
 impl Channel {
     /// Creates a channel with [`HANDSHAKE_LIMITS`].
     ///
-    /// `appended` are BSON elements that every command carries, including hello and the commands of authentication
-    /// ([`server_api::elements`](crate::endpoint::wire::server_api::elements)).
+    /// `appended` holds the BSON elements that every command carries, including hello and the commands of
+    /// authentication ([`server_api::elements`](crate::endpoint::wire::server_api::elements)).
     pub fn new(transport: Transport, appended: Arc<[u8]>) -> Self {
         Self {
             transport,
@@ -198,10 +198,10 @@ impl Channel {
         }
     }
 
-    /// Holds later messages to the server's own limits.
+    /// Applies the server's own limits to later messages.
     ///
-    /// Received messages are always limited to 48,000,000 bytes. No server sends more, and its announced limit may be
-    /// false.
+    /// Received messages are always limited to 48,000,000 bytes. No server sends more, and the limit that a server
+    /// announces may be false.
     pub fn set_limits(&mut self, hello: &HelloReply) {
         let HelloReply { max_message_size, max_document_size, .. } = *hello;
         self.limits = Limits { max_message_size, max_document_size };
@@ -221,7 +221,7 @@ impl Channel {
         self.compressor = compressor;
     }
 
-    /// Lets the wait for each later reply keep its thread awake for at most this long.
+    /// Lets each later wait for a reply keep its thread awake for at most `limit`.
     pub fn set_busy_poll(&mut self, limit: Duration) {
         self.busy_poll = BusyPoll::new(limit);
     }
@@ -273,7 +273,7 @@ impl Channel {
                 Condition::Reusable
             }
             ExchangeState::Sending { then: None, .. } => Condition::NeedsDrain,
-            // Only the server knows how many replies will follow. Closing the connection also stops it.
+            // Only the server knows how many replies will follow. Closing the connection also makes the server stop.
             ExchangeState::Sending { then: Some(awaited), .. }
             | ExchangeState::Receiving(awaited)
             | ExchangeState::Decompressing { awaited, .. }
@@ -337,7 +337,7 @@ impl Channel {
     #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if !self.is_idle() {
-            // An earlier request is dropped in favour of this request if none of the earlier request was sent.
+            // If nothing of an earlier request was sent, that request is dropped in favour of the new one.
             if !self.condition().is_reusable() {
                 return Err(ExchangeError::NotReusable);
             }
@@ -354,7 +354,7 @@ impl Channel {
             }
             _ => {
                 let most = self.limits.max_message_size;
-                // Usually there is nothing to append, so the search for the place to append is skipped.
+                // Usually there is nothing to append. The first arm then skips the search for the place to append.
                 match [&*self.appended, appended[0], appended[1]] {
                     [[], [], []] => op_msg::encode(&message, most, &mut self.outgoing)?,
                     [[], elements, []] => op_msg::encode_with(&message, &[elements], most, &mut self.outgoing)?,
@@ -388,7 +388,7 @@ impl Channel {
     }
 
     /// Makes one write or one read. Returns whether nothing is left to write or read: the reply is complete, or the
-    /// request gets none.
+    /// request has no reply.
     ///
     /// # Cancel safety
     ///
@@ -404,8 +404,8 @@ impl Channel {
 
     /// Polls [`finish`](Self::finish).
     ///
-    /// A poll function rather than a future, because all state is in the channel: a future would only add a state
-    /// machine to the path of every command.
+    /// This is a poll function rather than a future, because all state is in the channel. A future would only add a
+    /// state machine to the path of every command.
     // Inlined into `EndpointConnection::poll_finish`, so that a command's code is contiguous.
     #[inline(always)]
     pub fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ExchangeError>> {
@@ -476,8 +476,8 @@ impl Channel {
         self.state = ExchangeState::Broken;
     }
 
-    /// Ends a state that is not an exchange. A lent reply is no longer read, and a request is dropped if none of it was
-    /// sent.
+    /// Makes the channel idle if no exchange is in progress: ends the loan of a reply, or drops a request of which
+    /// nothing was sent.
     #[cold]
     pub fn return_to_idle(&mut self) {
         if let ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } = self.state {
@@ -520,7 +520,7 @@ impl Channel {
     #[cold]
     pub(super) fn network(&mut self, error: io::Error) -> ExchangeError {
         self.state = ExchangeState::Broken;
-        // The caller of the command gets the error itself.
+        // This is a copy, because the caller of the command gets the error itself.
         self.broken_by = Some(Arc::new(io::Error::new(error.kind(), error.to_string())));
         ExchangeError::Network(error)
     }

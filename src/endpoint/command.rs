@@ -1,4 +1,4 @@
-//! Commands, and how to run each of them.
+//! Commands and their time limits.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use crate::text::milliseconds::limit_for_server;
 /// # Added elements
 ///
 /// wharf appends `$db`, the declared API of [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not
-/// search the document for these fields, so the document must not contain them. The effect of a field that appears
-/// twice is undefined, and usually an error (Run Command specification, "RunCommand implementation details").
+/// search the document for these fields, so the document must not contain them. If a field appears twice, the effect is
+/// undefined, and usually an error (Run Command specification, "RunCommand implementation details").
 #[derive(Clone, Copy)]
 #[must_use = "a command does nothing until it is run"]
 pub struct Command<'a> {
@@ -59,10 +59,10 @@ impl fmt::Debug for Command<'_> {
 /// The time limit of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// The options decide. If they set no limit, a command may take as long as the server takes, although each read and
-    /// write on the socket may be limited.
+    /// The command has no limit of its own, so the options' limit applies. Without a limit in the options, the command
+    /// may take as long as the server needs, although each read and write on the socket may be limited.
     Unset,
-    /// The command may take as long as the server takes (`timeoutMS` of 0).
+    /// The command may take as long as the server needs (`timeoutMS` of 0).
     Infinite,
     /// The limit starts when the command is run.
     For(Duration),
@@ -97,7 +97,7 @@ impl Limit {
         }
     }
 
-    /// Returns the whole limit, not yet running.
+    /// Returns the whole limit without starting it.
     pub fn unstarted(self) -> Self {
         match self {
             Self::Until { limit, .. } => Self::For(limit),
@@ -105,7 +105,7 @@ impl Limit {
         }
     }
 
-    /// Returns the whole limit, restarted if it is already running.
+    /// Returns the whole limit, starting now, even if it was already running.
     pub fn refreshed(self) -> Self {
         self.unstarted().start()
     }
@@ -131,7 +131,7 @@ impl Limit {
         !matches!(self, Self::Unset)
     }
 
-    /// Starts the clock, unless the deadline is beyond the clock's range, which means no limit.
+    /// Starts the clock. A deadline beyond the clock's range means no limit.
     pub fn start(self) -> Self {
         self.start_after(Duration::ZERO)
     }
@@ -169,13 +169,13 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// Appends elements to the command's document: encoded BSON elements, without a document's length and end.
+    /// Appends encoded BSON elements to the command's document. They do not include a document's length and terminator.
     pub(crate) fn appended(mut self, elements: &'a [u8]) -> Self {
         self.appended = elements;
         self
     }
 
-    /// Sends a CRC-32C along with the message. Servers verify the checksum. Over TLS it serves no purpose.
+    /// Sends a CRC-32C checksum with the message. Servers verify the checksum. Over TLS, it is redundant.
     pub fn checksum(mut self) -> Self {
         self.flags = self.flags.with(Flags::CHECKSUM_PRESENT);
         self
@@ -191,8 +191,8 @@ impl<'a> Command<'a> {
 
     /// Sets the shortest measured round trip to the server (`minRoundTripTime`).
     ///
-    /// It is subtracted from the time limit that is sent to the server. The command is not sent at all unless more time
-    /// than this is left. The default is zero, which is also what a monitor reports until it has measured twice.
+    /// The round trip is subtracted from the time limit that is sent to the server. The command is sent only if more
+    /// time than this is left. The default is zero, which is also what a monitor reports until it has measured twice.
     pub fn round_trip_time(mut self, least: Duration) -> Self {
         self.round_trip_time = least;
         self
@@ -227,7 +227,7 @@ impl<'a> Command<'a> {
         self.body
     }
 
-    /// Returns the command's name, which is the name of its first field. Empty if there is no field.
+    /// Returns the command's name, which is the name of its first field, or an empty string if there is no field.
     pub(crate) fn name(&self) -> &'a str {
         self.body.iter().next().and_then(Result::ok).map_or("", |(name, _)| name.as_str())
     }
@@ -279,13 +279,13 @@ impl<'a> Command<'a> {
         let for_server = left.checked_sub(self.round_trip_time).filter(|time| !time.is_zero())?;
         match i32::try_from(limit_for_server(for_server)) {
             Ok(milliseconds) if self.sends_max_time => Some(MaxTime::of(milliseconds.into())),
-            // A limit that is too long for a server is as good as no limit.
+            // A limit that is too long for a server is sent as no limit.
             _ => Some(MaxTime::NONE),
         }
     }
 }
 
-/// The element `maxTimeMS`, encoded for appending, or nothing.
+/// An encoded `maxTimeMS` element to append to a command, or no element.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MaxTime {
     element: [u8; MaxTime::LENGTH],

@@ -33,10 +33,10 @@ use crate::text::milliseconds::Milliseconds;
 /// more.
 const MOST_ROOM: usize = 1024;
 
-/// An established connection to a MongoDB server. Dropping it closes it.
+/// An established connection to a MongoDB server. It is closed when it is dropped.
 ///
 /// A [`Connection`](crate::Connection) of a pool and a [`DirectConnection`](super::DirectConnection) dereference to it.
-/// Each type has its own `run`. The `run` of a pool's connection ends when the pool is cleared with
+/// Each type has its own `run`. On a pool's connection, `run` returns early if the pool is cleared with
 /// `interruptInUseConnections`.
 #[derive(Debug)]
 pub struct EndpointConnection {
@@ -46,7 +46,7 @@ pub struct EndpointConnection {
     authentication: Option<Box<Authentication>>,
     /// The runtime that the socket is registered with.
     runtime: Handle,
-    /// Whether a reauthentication has begun and not ended.
+    /// Whether a reauthentication has begun and has not succeeded.
     reauthenticating: bool,
     /// Whether the connection is closed rather than drained after a command was cancelled or timed out.
     closes_if_cut_short: bool,
@@ -56,8 +56,8 @@ pub struct EndpointConnection {
     waiting: Option<Box<dyn AwaitsDrain>>,
 }
 
-/// A value that is notified when a cut-off command has ended on its connection. If it is dropped instead, nothing
-/// reports when the command ends.
+/// Is notified when a cut-off command has ended on its connection. If the value is dropped without being notified, the
+/// end of the command is never reported.
 pub(crate) trait AwaitsDrain: fmt::Debug + Send + Sync {
     /// The connection was drained: the server executed the command, or never received it.
     fn drained(self: Box<Self>);
@@ -93,7 +93,7 @@ pub(super) struct Opened {
     /// The runtime that the channel's socket is registered with.
     pub runtime: Handle,
     pub channel: Channel,
-    /// The compressor that was agreed on, for all messages that may be compressed. Not used for authentication.
+    /// The negotiated compressor for all messages that may be compressed. Authentication does not use it.
     pub compressor: Option<Compressor>,
     pub hello: HelloReply,
     /// The state for authenticating again; `None` if the connection was not authenticated.
@@ -101,7 +101,8 @@ pub(super) struct Opened {
 }
 
 impl Identity {
-    /// Returns the place of an error on this connection. Only the pool knows the generation of a service.
+    /// Returns the origin of an error on this connection. It has no generation if there is a service, because only the
+    /// pool knows the generation of a service.
     pub fn origin(&self) -> Box<Origin> {
         let in_pool = self.connection_id > 0;
         let service_id = self.hello.service_id;
@@ -202,9 +203,9 @@ impl EndpointConnection {
 
     /// Returns the condition of the connection: whether it can run another command.
     ///
-    /// It [needs a drain](Condition::NeedsDrain) after a command that was cancelled or timed out.
-    /// [`drain`](Self::drain) may make it reusable. It is [broken](Condition::Broken) after a network or protocol
-    /// error.
+    /// The connection [needs a drain](Condition::NeedsDrain) after a command that was cancelled or timed out.
+    /// [`drain`](Self::drain) may make it reusable again. The connection is [broken](Condition::Broken) after a network
+    /// or protocol error.
     #[must_use]
     #[inline]
     pub fn condition(&self) -> Condition {
@@ -228,7 +229,8 @@ impl EndpointConnection {
     #[cold]
     fn condition_at_check_in_amid_exchange(&mut self) -> Condition {
         if self.closes_if_cut_short {
-            // This also applies if none of the command was sent: nothing refers to the transaction any longer.
+            // This also applies if no part of the command was sent, because nothing refers to the transaction any
+            // longer.
             return Condition::Broken;
         }
         let condition = self.condition_amid_exchange();
@@ -373,7 +375,7 @@ impl EndpointConnection {
         }
     }
 
-    /// Takes the received reply out of the connection's buffer. Returns an error unless it reports success.
+    /// Takes the received reply out of the connection's buffer. Returns an error unless the reply reports success.
     pub(super) fn outcome(&mut self, limit: Limit) -> Result<RawDocumentBuf, Box<CommandError>> {
         let reply = self.channel.take_body().map_err(|error| self.identity.failed(error))?;
         let examined = examine(reply.document, limit, &self.identity).map(|()| reply.document.to_owned());
@@ -395,7 +397,7 @@ impl EndpointConnection {
         Ok(reply)
     }
 
-    /// Breaks the channel if the reply violates the protocol above its framing: no further reply is then read.
+    /// Marks the channel as broken if the content of the reply violates the protocol, so that no further reply is read.
     #[cold]
     fn break_after(&mut self, failure: &CommandError) {
         if let CommandError::Wire { .. } = failure {
@@ -475,13 +477,13 @@ impl EndpointConnection {
         &self.identity.hello
     }
 
-    /// Takes the memory for the elements that are appended to a command: an empty vector, with the capacity that earlier
-    /// commands needed. A command that gives this memory back saves the next command an allocation.
+    /// Takes the buffer for the elements that are appended to a command: an empty vector with the capacity that earlier
+    /// commands needed. Giving the buffer back saves the next command an allocation.
     pub(crate) fn take_room(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.room)
     }
 
-    /// Gives back the memory from [`take_room`](Self::take_room), unless it has grown unusually large.
+    /// Gives back the buffer from [`take_room`](Self::take_room), unless it has grown unusually large.
     pub(crate) fn give_room_back(&mut self, mut room: Vec<u8>) {
         if room.capacity() <= MOST_ROOM {
             room.clear();
@@ -489,20 +491,20 @@ impl EndpointConnection {
         }
     }
 
-    /// Notifies this value when the connection has been drained.
+    /// Sets the value to notify when the connection has been drained.
     pub(crate) fn await_drain(&mut self, waiting: Box<dyn AwaitsDrain>) {
         self.waiting = Some(waiting);
     }
 
-    /// Returns whether none of the last command was sent.
+    /// Returns whether no part of the last command was sent.
     pub(crate) fn has_sent_nothing(&self) -> bool {
         !self.reauthenticating && (self.channel.is_idle() || self.channel.is_unsent())
     }
 
-    /// Sets whether the connection is closed rather than drained if a command is cancelled or times out from now on. Behind
-    /// a load balancer, the server aborts a connection's transaction when the connection is closed (Load Balancers,
-    /// "Downstream Visible Behavioral Changes"). A drained connection would leave the transaction open, and nothing
-    /// would refer to the transaction.
+    /// Sets whether the connection is closed rather than drained if a command is cancelled or times out from now on.
+    /// Behind a load balancer, the server aborts a connection's transaction when the connection is closed (Load
+    /// Balancers, "Downstream Visible Behavioral Changes"). Draining the connection would leave the transaction open,
+    /// although nothing refers to the transaction any longer.
     pub(crate) fn close_if_cut_short(&mut self, closes: bool) {
         self.closes_if_cut_short = closes;
     }
@@ -514,20 +516,20 @@ impl EndpointConnection {
 
     /// Returns whether the connection was authenticated.
     ///
-    /// Always false without a credential. With a credential, this is always true, except on a connection outside of a
-    /// pool to a server that calls itself an arbiter.
+    /// Without a credential, this is always false. With a credential, it is true except on a connection without a pool
+    /// to a server that calls itself an arbiter.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         self.authentication.is_some()
     }
 
-    /// Returns the IP address and port of this end, or `None` if the connection uses a Unix domain socket.
+    /// Returns the local IP address and port, or `None` if the connection uses a Unix domain socket.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.channel.transport().local()
     }
 
-    /// Returns the IP address and port of the other end: of the server or, if there is a proxy, of the proxy.
+    /// Returns the IP address and port of the peer, which is the server or, if there is a proxy, the proxy.
     ///
     /// Returns `None` if the connection uses a Unix domain socket, whose path is the [`address`](Self::address).
     #[must_use]
@@ -542,8 +544,8 @@ impl EndpointConnection {
     }
 }
 
-/// Returns an error unless the reply reports success. With a time limit, it distinguishes the server's own timeout from
-/// its other errors.
+/// Returns an error unless the reply reports success. If there is a time limit, a timeout on the server is
+/// distinguished from the server's other errors.
 #[inline]
 fn examine(reply: &RawDocument, limit: Limit, identity: &Identity) -> Result<(), Box<CommandError>> {
     if reply::begins_with_success(reply) {

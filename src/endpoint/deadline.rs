@@ -21,12 +21,13 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Returns the deadline `connectTimeoutMS` from now, or none if that is zero or beyond the clock's range.
+    /// Returns the deadline that is `limit` (`connectTimeoutMS`) from now. If the limit is zero or beyond the clock's
+    /// range, there is no deadline.
     pub fn after(limit: Duration) -> Self {
         Self::of(ConnectTimeoutError { limit, option: "connectTimeoutMS" }, false)
     }
 
-    /// Returns the deadline for the rest of an operation's own time. All time counts towards it.
+    /// Returns the deadline for an operation that has this much time left. All time counts towards it.
     pub fn of_operation(left: Duration) -> Self {
         Self::of(ConnectTimeoutError { limit: left, option: "timeoutMS" }, true)
     }
@@ -60,7 +61,7 @@ impl Deadline {
         self.at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns the limit that the time left sets, or `None` if there is no limit.
+    /// Returns the time left as a limit, or `None` if there is no limit.
     #[cfg(feature = "oidc")]
     pub fn rest(self) -> Option<ConnectTimeoutError> {
         self.remaining().map(|limit| ConnectTimeoutError { limit, ..self.limit })
@@ -74,7 +75,7 @@ impl Deadline {
         }
     }
 
-    /// Runs one command until the deadline, and within the limit for each command.
+    /// Runs one command, bounded by both the deadline and the limit for each command.
     pub async fn bound_command<T>(self, command: impl Future<Output = T>) -> Result<T, ConnectTimeoutError> {
         let each = self.each.and_then(|limit| Some((Instant::now().checked_add(limit.limit)?, limit)));
         match each {

@@ -29,8 +29,8 @@ impl Drop for Decompressing {
     }
 }
 
-/// The channel's buffers. Dropping this value wipes the buffers, because a channel that no longer wants them back may
-/// be wiping its own.
+/// The channel's buffers. Dropping this value wipes the buffers. If the channel is wiped during the decompression, it
+/// does not get these buffers back, and cannot wipe them itself.
 #[derive(Default)]
 struct Decompressed {
     incoming: Inbox,
@@ -48,8 +48,8 @@ impl Drop for Decompressed {
 impl Channel {
     /// Starts to decompress a large reply on a blocking thread.
     ///
-    /// A smaller reply is decompressed when it is taken. The same holds for every reply if there is no blocking thread:
-    /// outside a runtime, and in a client on a single thread.
+    /// A smaller reply is decompressed when it is taken. So is every reply where there is no blocking thread: outside a
+    /// runtime, and in a client on a single thread.
     #[cold]
     pub(super) fn begin_decompressing(
         &mut self,
@@ -61,8 +61,8 @@ impl Channel {
         if let Err(error) = self.accepted.check(&self.incoming[..length]) {
             return Poll::Ready(Err(self.wire(error)));
         }
-        // A size above the limit is refused when the reply is taken, before any decompression. Even content that yields
-        // only a few bytes may take a long time to decompress.
+        // A size above the limit is refused when the reply is taken, before any decompression. Content that yields only
+        // a few bytes may still take a long time to decompress, so the length of the message matters as well.
         let is_large = |size: usize| size <= most as usize && size.max(length) >= LONG_TO_DECOMPRESS;
         let elsewhere =
             compressed::announced_size(&self.incoming[..length]).is_some_and(is_large) && !Inline::is_entered();

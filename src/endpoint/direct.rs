@@ -11,7 +11,8 @@ use super::error::CommandError;
 use crate::pool::condition::Condition;
 use crate::pool::runtime::boxed;
 
-/// A connection without a pool, opened by [`Endpoint::connect`](super::Endpoint::connect). Dropping it closes it.
+/// A connection without a pool, opened by [`Endpoint::connect`](super::Endpoint::connect). It is closed when it is
+/// dropped.
 ///
 /// Used by a monitor, or by a task that holds one connection for as long as it runs.
 #[derive(Debug)]
@@ -33,7 +34,8 @@ impl DerefMut for DirectConnection {
     }
 }
 
-/// Used by an [`Establish`](crate::Establish) that lets an endpoint open and judge its connections.
+/// Lets an implementation of [`Establish`](crate::Establish) delegate to an endpoint, which opens the connections and
+/// reports their condition.
 impl From<DirectConnection> for EndpointConnection {
     fn from(direct: DirectConnection) -> Self {
         direct.connection
@@ -69,7 +71,7 @@ impl DirectConnection {
 
     /// Runs `command`, and returns the server's successful reply.
     ///
-    /// Without a time limit it waits for as long as the server takes; see [`Command::timeout`].
+    /// Without a time limit, it waits for as long as the server takes. See [`Command::timeout`].
     ///
     /// A reply with `ok: 1` counts as success even if it contains `writeErrors` or a `writeConcernError`. Check replies
     /// to writes for these fields. The `writeConcernError` may be the only sign that the server is shutting down or is
@@ -122,7 +124,7 @@ impl DirectConnection {
     ///
     /// # Errors
     ///
-    /// The same as for [`run`](Self::run), except [`CommandError::Server`] and the server's own time limit.
+    /// The same as for [`run`](Self::run), except [`CommandError::Server`] and a timeout that the server reports.
     ///
     /// # Cancel safety
     ///
@@ -140,11 +142,12 @@ impl DirectConnection {
     /// Sends `command`, to which the server does not reply (OP_MSG, "moreToCome on requests"). Completes when the
     /// operating system has accepted all of it.
     ///
-    /// Used for a write whose write concern is `{ w: 0 }`, which its document must state.
+    /// Used for a write with the write concern `{ w: 0 }`, which the command's document must contain.
     ///
     /// # Errors
     ///
-    /// The same as for [`run`](Self::run), where no reply is needed. The outcome of the command remains unknown.
+    /// The same as for [`run`](Self::run), except the errors that depend on a reply. The outcome of the command remains
+    /// unknown.
     ///
     /// # Cancel safety
     ///

@@ -2,9 +2,9 @@
 //!
 //! A command that was cancelled or timed out leaves behind a half-written request or an unread reply. Closing the
 //! connection is simpler, and is what the CSOT specification asks for after a timeout. But callers cancel when the
-//! server is slow, and a new connection for each cancelled command slows it down further. So the channel writes the
-//! rest of the request, then reads and discards the reply. It does so within limits, and only while no check-out needs
-//! the connection's capacity.
+//! server is slow, and a new connection for each cancelled command slows the server down further. So the channel writes
+//! the rest of the request, then reads and discards the reply. It does so within limits, and only while no check-out
+//! needs the connection's capacity.
 //!
 //! A reply that no caller has seen may name a cursor that the server opened. The drain closes that cursor, which the
 //! server would otherwise keep for ten minutes.
@@ -26,10 +26,11 @@ mod tests;
 /// How many bytes of a large reply are read and discarded at a time.
 const DISCARDED_AT_A_TIME: usize = 64 * 1024;
 
-/// The maximum length in bytes of a reply that is kept and searched for a cursor. Many connections may drain at a time.
+/// The maximum length in bytes of a reply that is kept and searched for a cursor. The limit bounds the memory of many
+/// connections that are drained at the same time.
 const LONGEST_LOOKED_INTO: usize = 1024 * 1024;
 
-/// The number of bytes after which it is clear whether a reply may answer a query: up to the name of the cursor's first
+/// The length of the prefix that shows whether a reply may answer a query. It ends with the name of the cursor's first
 /// field.
 const TELLING: usize = FIRST_OF_CURSOR + NEXT_BATCH.len();
 
@@ -42,7 +43,7 @@ const CURSOR: &[u8] = b"\x03cursor\0";
 /// Where the first field of the cursor begins, after the cursor's length.
 const FIRST_OF_CURSOR: usize = FIRST_FIELD + CURSOR.len() + 4;
 
-/// The type and the name of the first field in the cursor of a `getMore`.
+/// The type and the name of the cursor's first field in the reply to a `getMore`.
 const NEXT_BATCH: &[u8] = b"\x04nextBatch\0";
 
 /// Why an exchange was not drained.
@@ -51,7 +52,7 @@ pub(super) enum NotDrained {
     /// The stream failed, or the reply is malformed.
     #[error("the exchange failed: {0:?}")]
     Failed(ExchangeError),
-    /// Draining would have taken more bytes than allowed.
+    /// More bytes are left than may be drained.
     #[error("{needed} bytes are left, but at most {allowed} may be drained")]
     TooMuch {
         /// The rest of the request, or the length of the reply.
@@ -73,8 +74,8 @@ impl From<ExchangeError> for NotDrained {
 impl Channel {
     /// Drains the exchange: writes the rest of its request, then reads and discards its reply.
     ///
-    /// A reply of up to 64 KiB is checked like any other, and so is a larger reply that begins like the reply to a
-    /// query. For any other reply, only the header and the flags are checked.
+    /// A reply of up to 64 KiB is fully checked, and so is a larger reply that begins like the reply to a query. Of any
+    /// other reply, only the header and the flags are checked.
     ///
     /// If the reply names a newly opened cursor, the drain closes the cursor (`killCursors`), and drains that command
     /// as well. It does not inspect a reply of more than 1 MiB, or a compressed reply of more than 64 KiB.
@@ -83,7 +84,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The exchange has not ended. [`condition`](Self::condition) says whether another call may still end it.
+    /// Returns an error if the exchange has not ended. [`condition`](Self::condition) says whether another call may
+    /// still end it.
     ///
     /// # Cancel safety
     ///
@@ -93,7 +95,7 @@ impl Channel {
         loop {
             match self.state {
                 ExchangeState::Idle => return Ok(()),
-                // The request was never sent, or the reply is no longer read.
+                // The request was never sent, or the caller that borrowed the reply is done with it.
                 ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } => self.return_to_idle(),
                 ExchangeState::Sending { then: Some(awaited), .. }
                 | ExchangeState::Receiving(awaited)
@@ -119,7 +121,7 @@ impl Channel {
                         && self.begin_closing(&database, &body)
                     {
                         has_closed = true;
-                        // A request is not drained if none of it was sent.
+                        // Sends the first bytes. Otherwise, the next iteration would discard the request as unsent.
                         self.advance().await?;
                     }
                 }
@@ -161,7 +163,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Reads and discards part of the rest of a large reply. Returns whether that was all.
+    /// Reads and discards part of the rest of a large reply. Returns whether nothing is left.
     pub(super) fn poll_discard(&mut self, context: &mut Context<'_>, left: u64) -> Poll<Result<bool, ExchangeError>> {
         self.incoming.clear();
         if let Err(error) = ready!(self.incoming.poll_fill(&mut self.transport, context, DISCARDED_AT_A_TIME)) {
@@ -190,10 +192,10 @@ fn may_open_cursor(start: &[u8; TELLING]) -> bool {
     start[FIRST_FIELD..].starts_with(CURSOR) && !start[FIRST_OF_CURSOR..].starts_with(NEXT_BATCH)
 }
 
-/// Returns the database and the command for closing the cursor that was opened according to a reply.
+/// Returns the database and the command for closing the cursor that, according to the reply, the server has opened.
 fn closing_of(reply: &RawDocument) -> Option<(String, RawDocumentBuf)> {
     let cursor = reply.get_document("cursor").ok()?;
-    // The reply to a `getMore` contains the next batch. Its caller knows the cursor.
+    // The reply to a `getMore` contains the next batch instead. The caller of a `getMore` already knows the cursor.
     cursor.get_array("firstBatch").ok()?;
     let id = whole_number(cursor, "id").ok()?.filter(|&id| id != 0)?;
     let (database, collection) = cursor.get_str("ns").ok()?.split_once('.')?;

@@ -33,7 +33,7 @@ use crate::text::milliseconds::Milliseconds;
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The server executed the command, or refused to, and reports that it failed. The connection remains usable.
+    /// The server executed or refused the command, and reports a failure. The connection remains usable.
     /// [`is_retryable`](CommandError::is_retryable) and the error's labels say whether to retry.
     #[error("command on {origin} failed: {source}")]
     #[non_exhaustive]
@@ -131,13 +131,13 @@ pub enum CommandTimeoutError {
     /// The command was not sent: the time left was zero, or less than a round trip takes.
     #[error("the time was up before the command was sent")]
     Unsent,
-    /// The command was sent in part.
+    /// Only part of the command was sent.
     #[error("the time was up while the command was being sent")]
     Sending,
     /// The reply had not arrived, or only part of it had.
     #[error("the time was up while waiting for the reply")]
     Receiving,
-    /// The time limit that the client sent along expired on the server (`MaxTimeMSExpired`, code 50).
+    /// The time limit that the client sent with the command expired on the server (`MaxTimeMSExpired`, code 50).
     #[error(transparent)]
     Server(Box<ServerError>),
 }
@@ -234,7 +234,7 @@ impl CommandError {
         }
     }
 
-    /// Returns the server's error, about the command or about the reauthentication before its second run.
+    /// Returns the server's error, from the command itself or from the reauthentication that it required.
     pub(super) fn any_server_error(&self) -> Option<&ServerError> {
         match self {
             Self::Reauthentication { source, .. } => source.server_error(),
@@ -242,7 +242,7 @@ impl CommandError {
         }
     }
 
-    /// Returns the network's error, during the command or during the reauthentication before its second run.
+    /// Returns the network error, from the command itself or from the reauthentication that it required.
     fn network_error(&self) -> Option<&io::Error> {
         match self {
             // Unexpected bytes are a fault of the peer, not of the network.
@@ -258,15 +258,15 @@ impl CommandError {
 
     /// Returns whether the server gave the error this label.
     ///
-    /// wharf adds no labels. The specifications label errors of commands on established connections by the kind of
-    /// operation, which only the caller knows.
+    /// wharf adds no labels of its own. The labels that the specifications require depend on the kind of operation,
+    /// which only the caller knows.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         self.any_server_error().is_some_and(|error| error.has_label(label))
     }
 
-    /// Returns whether any kind of command may be retried: the server says so with the label `RetryableError`, or the
-    /// command was not sent.
+    /// Returns whether the command may be retried, whatever kind of command it is: the server says so with the label
+    /// `RetryableError`, or the command was not sent.
     ///
     /// After a network failure or a timeout the server may have executed the command, so only a caller that knows the
     /// command can decide. A command that was not sent for lack of time is not retryable, because its time has already
@@ -303,8 +303,8 @@ impl CommandError {
         self.network_error().is_some() && !self.is_timeout()
     }
 
-    /// Returns the change of the server's state that the error reports: it is not primary, or not usable (SDAM, "not
-    /// writable primary and node is recovering").
+    /// Returns the change of the server's state that the error reports: the server is not primary, or cannot be used
+    /// (SDAM, "not writable primary and node is recovering").
     ///
     /// A *successful* reply may report a change in its `writeConcernError`: see [`StateChange::of_reply`].
     #[must_use]
@@ -312,18 +312,18 @@ impl CommandError {
         self.any_server_error().and_then(ServerError::state_change)
     }
 
-    /// Returns whether the specifications mark the server as Unknown: after a network error that is not a timeout, and
-    /// after a state change.
+    /// Returns whether the specifications require that the server be marked as Unknown: after a network error that is
+    /// not a timeout, and after a state change.
     ///
-    /// This and [`clears_pool`](Self::clears_pool) are meant for errors of the pool's current generation. Errors of
-    /// older generations must be ignored. In load-balanced mode no server is marked.
+    /// This method and [`clears_pool`](Self::clears_pool) are meant for errors of the pool's current generation. Errors
+    /// of older generations must be ignored. In load-balanced mode no server is marked.
     #[must_use]
     pub fn marks_server_unknown(&self) -> bool {
         self.is_network_error() || self.state_change().is_some()
     }
 
-    /// Returns whether the specifications clear the server's pool: after a network error that is not a timeout, and
-    /// when the server is shutting down (SDAM, "Error handling pseudocode").
+    /// Returns whether the specifications require that the server's pool be cleared: after a network error that is not
+    /// a timeout, and when the server is shutting down (SDAM, "Error handling pseudocode").
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.is_network_error() || self.state_change() == Some(StateChange::ShuttingDown)

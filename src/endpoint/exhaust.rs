@@ -43,7 +43,7 @@ fn ends_replies(failure: &CommandError) -> bool {
 impl DirectConnection {
     /// Prepares `command`, to which the server may send several replies (`exhaustAllowed`).
     ///
-    /// Use this only for `getMore`, and from server 4.4 on for `hello` with a `topologyVersion`.
+    /// Use this only for `getMore` and, with server 4.4 or later, for `hello` with a `topologyVersion`.
     ///
     /// A time limit, of the command or of [`Options::timeout`](crate::Options::timeout), applies to each reply. It is
     /// not sent to the server.
@@ -61,7 +61,7 @@ impl DirectConnection {
 impl Replies<'_, DirectConnection> {
     /// Returns the next successful reply, borrowed from the connection's buffer, or `None` after the last reply.
     ///
-    /// A cursor may be open although there is no further reply. Run another command to get more documents from it.
+    /// A cursor may still be open after the last reply. Run another command to get more documents from it.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Replies<'_, Connection<Endpoint>> {
     ///
     /// # Errors
     ///
-    /// The same errors, and [`OperationError::Interrupted`].
+    /// The errors of `next` on the replies of a [`DirectConnection`], and [`OperationError::Interrupted`].
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,5 @@
-//! Recognises peers by the first bytes that they send, if they are not MongoDB servers or unexpectedly answer with TLS.
+//! Recognises, by the first bytes of its answer, a peer that is not a MongoDB server or that unexpectedly answers with
+//! TLS.
 
 use thiserror::Error;
 
@@ -39,7 +40,7 @@ impl ForeignProtocolError {
     /// Four characters of text would announce a length of at least 151 million bytes, so text is never mistaken for a
     /// message.
     pub(super) fn of(received: &[u8]) -> Option<Self> {
-        // Not version 3.0, which is SSL: its records begin like messages of 788 to 791 bytes.
+        // Records of SSL 3.0 are left out, because they begin like messages of 788 to 791 bytes.
         if let [0x14..=0x17, 0x03, 0x01..=0x04, ..] = received {
             return Some(Self::Tls);
         }

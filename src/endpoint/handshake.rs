@@ -24,7 +24,7 @@ use crate::pool::error::{EstablishError, Labels, Stage};
 /// The part of hello that all connections with the same options share, including monitors' connections.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
+    /// Not protected by a lock: in a forked child, the lock might be held by a thread that only the parent has.
     client: Arc<ArcSwap<Client>>,
     /// The compressors to offer: the compressors in the options that this build includes.
     compressors: Vec<Compressor>,
@@ -172,7 +172,7 @@ fn refusal(unsuccessful: Unsuccessful, is_secret: bool) -> EstablishError {
 /// to retry, and whether to clear the pool.
 pub(super) fn judged_by(error: &ServerError, failure: EstablishError) -> EstablishError {
     let stays_up = matches!(error.state_change(), Some(StateChange::NotWritablePrimary | StateChange::Recovering));
-    // Pools do not know other labels.
+    // Pools use only these labels.
     let labels = error.labels.among(Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE));
     failure.with_labels(labels).with_retryable(error.has_retryable_code()).with_clears_pool(!stays_up)
 }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(client.document, client.metadata.to_document());
     }
 
-    /// If there were a lock, it would be held during most of the forks.
+    /// A lock, if there were one, would be held during most of the forks.
     #[cfg(unix)]
     #[test]
     fn forked_child_appends_metadata_while_a_thread_of_the_parent_does() {

@@ -1,13 +1,13 @@
-//! Host names in a single form, for comparison.
+//! Converts host names to a canonical form, so that they can be compared.
 
 use std::net::IpAddr;
 
 use crate::endpoint::options::split_zone;
 
-/// Returns a host's name in the form of certificates and `ALLOWED_HOSTS`: in lower case, without a final dot, and an IP
-/// address in its shortest form, without a zone. A zone is the local name of the route to the address.
+/// Returns a host's name in the form that certificates and `ALLOWED_HOSTS` use. A name is in lower case, without a
+/// final dot. An IP address is in its shortest form, without a zone, which has a meaning on one machine only.
 ///
-/// Returns `None` if the name is not ASCII: it then has several forms, none of which appears in a certificate.
+/// Returns `None` if the name is not ASCII. Such a name has several forms, and none of them appears in a certificate.
 pub(super) fn canonical(name: &str) -> Option<String> {
     if let Ok(address) = split_zone(name).0.parse::<IpAddr>() {
         return Some(address.to_string());

@@ -43,8 +43,8 @@ pub(super) struct HttpRequest<'a> {
     pub path: &'a str,
     pub headers: &'a [(&'static str, &'a str)],
     pub body: Zeroizing<Vec<u8>>,
-    /// The addresses allowed for the service; `None` allows all. A name is resolved once, all of its addresses must be
-    /// allowed, and the connection goes to one of them. A second DNS answer therefore changes nothing.
+    /// The addresses allowed for the service; `None` allows all. A name is resolved once, and all of its addresses must
+    /// be allowed. The connection goes to one of these addresses, so a later DNS answer cannot change the destination.
     pub peers: Option<Peers>,
     /// The time limit for the whole exchange.
     pub limit: Duration,
@@ -53,13 +53,13 @@ pub(super) struct HttpRequest<'a> {
 /// Decides whether an address is allowed for a service.
 pub(super) type Peers = fn(IpAddr) -> bool;
 
-/// An answer with any status.
+/// The answer to a request, whatever its status.
 pub(super) struct HttpAnswer {
     pub status: StatusCode,
     pub body: Zeroizing<Vec<u8>>,
 }
 
-/// Why there is no answer. Contains nothing from the request but the address.
+/// Why there is no answer. The error repeats nothing from the request except the address.
 #[derive(Debug, Error)]
 pub(super) enum HttpError {
     #[error("{url:?} is not the URL of a service: it must be http://host:port or https://host:port")]
@@ -90,7 +90,7 @@ impl HttpRequest<'_> {
         self.send_trusting(system_trust).await
     }
 
-    /// Like [`send`](Self::send), with the authorities that `trust` returns.
+    /// Like [`send`](Self::send), but trusts the authorities that `trust` returns.
     async fn send_trusting(self, trust: Trust) -> Result<HttpAnswer, HttpError> {
         let limit = self.limit;
         timeout(limit, self.send_unbounded(trust)).await.map_err(|_| HttpError::Timeout { limit })?
@@ -139,7 +139,8 @@ async fn exchange(
                 .expect("BUG: a body failed with an error that is neither its own nor that of its limit");
             HttpError::Exchange(*error)
         })?;
-        // Bytes with a single owner yield their buffer, so that it is wiped and not only freed.
+        // If the bytes have a single owner, the conversion takes over their buffer, which is then wiped rather than
+        // only freed.
         let body = Zeroizing::new(Vec::from(body.to_bytes()));
         Ok(HttpAnswer { status: head.status, body })
     };
@@ -204,7 +205,7 @@ impl Service {
     }
 }
 
-/// Returns the authorities to trust. May read files.
+/// A function that returns the authorities to trust. It may read files.
 type Trust = fn() -> io::Result<RootCertStore>;
 
 /// Returns the authorities in the operating system's trust store.

@@ -11,14 +11,14 @@ use super::transport::Transport;
 /// The minimum number of free bytes for a read, so that a reply of ordinary size takes one read.
 const READ_AHEAD: usize = 4 * 1024;
 
-/// The maximum number of bytes that are allocated merely on a peer's announcement. Beyond that, the buffer grows as
-/// bytes arrive, each time to at most twice the number of bytes received.
+/// The maximum number of bytes that are allocated for a length that the peer has only announced. Beyond that, the
+/// buffer grows as bytes arrive, each time to at most twice the number of bytes received.
 const TRUSTED: usize = 1024 * 1024;
 
-/// Bytes that were received but not yet used. Dereferences to them.
+/// The bytes that were received but not yet used. Dereferences to a slice of these bytes.
 ///
 /// The whole allocation is initialised once, when it is created, so that a read can write to it directly. The spare
-/// capacity of a vector would have to be prepared for each read.
+/// capacity of a vector would have to be initialised before each read.
 #[derive(Default)]
 pub(super) struct Inbox {
     room: Vec<u8>,
@@ -27,7 +27,8 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Receives at least one byte, and as many as have arrived and fit. `missing` bytes are known to be on the way.
+    /// Receives all bytes that have arrived and that fit, at least one. `missing` is the number of bytes that are still
+    /// expected.
     ///
     /// Nothing was received if this returns `Pending`.
     #[inline(always)] // A call costs a tenth of a read, and there are only two callers.
@@ -94,7 +95,7 @@ impl Deref for Inbox {
 impl Zeroize for Inbox {
     fn zeroize(&mut self) {
         self.room.zeroize();
-        // A vector keeps its allocation when it is wiped.
+        // Wiping a vector does not free its allocation.
         *self = Self::default();
     }
 }

@@ -1,15 +1,15 @@
-//! The connections of a pool: from a server's address to an established connection that runs commands.
+//! Connections to MongoDB servers: from a server's address to an established connection that runs commands.
 //!
 //! An [`Endpoint`] opens connections to one server, either for a pool (it implements [`Establish`]) or one at a time
 //! ([`Endpoint::connect`]). Establishing a connection takes three steps, under one deadline:
 //!
-//! 1. `transport` opens a stream: over TCP to the first of the server's addresses that accepts, through a SOCKS5 proxy,
-//!    or to a Unix domain socket. Then it sets up TLS.
+//! 1. `transport` opens a stream: over TCP to the first of the server's addresses that accepts the connection, through
+//!    a SOCKS5 proxy, or to a Unix domain socket. Then it sets up TLS.
 //! 2. `handshake` exchanges hello in `OP_MSG` (`channel`, over `wire`).
 //! 3. `authentication` authenticates the application, if the options have a credential.
 //!
 //! Commands then run as exchanges. An exchange belongs to the channel rather than to the task that is waiting for it.
-//! When a command is cancelled, the pool drains its connection (`drain`).
+//! When a command is cancelled, the pool drains the connection (`drain`).
 //!
 //! The `channel` does not interpret the bytes of the `transport`. It compresses between encoding and writing, and
 //! decompresses between reading and decoding.
@@ -84,7 +84,8 @@ pub use wire::op_msg::{OutgoingDocuments, OutgoingSequence};
 #[doc(inline)]
 pub use wire::reply::{ServerError, StateChange, WriteConcernError};
 
-/// Why a connection could not be opened. An application reads the text, or asks [`EstablishError`].
+/// The reasons why a connection could not be opened. An application reads the error's text, or calls the methods of
+/// [`EstablishError`].
 #[cfg(any(feature = "unstable", test))]
 pub(crate) mod causes {
     pub use super::authentication::AuthenticationCause;
@@ -126,12 +127,12 @@ pub struct Endpoint {
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// A client's part in opening the connections of a pool: it sets the terms, and receives each reply to hello.
+/// Involves a client in opening a pool's connections. The client sets the terms, and receives each reply to hello.
 pub(crate) trait Observer: fmt::Debug + Send + Sync {
     /// Returns the terms on which the next connection is opened, or the error that the attempt fails with.
     fn terms(&self) -> Result<Terms, EstablishError>;
 
-    /// Receives the reply to the hello of a connection, how long it took, and the generation of the connection.
+    /// Receives the reply to a connection's hello, the time that the reply took, and the connection's generation.
     fn greeted(&self, hello: &HelloReply, took: Duration, generation: u64);
 }
 
@@ -139,8 +140,8 @@ pub(crate) trait Observer: fmt::Debug + Send + Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Terms {
     /// Whether the handshake is a check of the server. If so, wire versions that wharf does not support are not
-    /// refused, because the topology reports them, and only `connectTimeoutMS` limits a pooled connection (Server
-    /// Monitoring, "Socket timeout").
+    /// refused, because the topology reports them. In addition, only `connectTimeoutMS` limits the opening of a pooled
+    /// connection (Server Monitoring, "Socket timeout").
     pub(crate) is_check: bool,
     /// Whether to keep a connection to a server that calls itself an arbiter, although the connection cannot be
     /// authenticated.
@@ -167,8 +168,8 @@ impl Options {
         }
     }
 
-    /// Returns the endpoints of the deployment's servers, in the order of the hosts. Each is meant to get its own
-    /// [pool](Endpoint::pool).
+    /// Returns the endpoints of the deployment's servers, in the order of the hosts. Each endpoint is meant to have its
+    /// own [pool](Endpoint::pool).
     ///
     /// Reads the files that the options name. Does not look anything up or connect. Options that no pool applies are
     /// logged as warnings, or are errors after [`Options::parse_strict`]: see [`Options::unapplied`].
@@ -176,7 +177,8 @@ impl Options {
     /// # Errors
     ///
     /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, the servers are not
-    /// [resolved](Options::resolve) yet, or the credential's mechanism is not supported or lacks its proof.
+    /// [resolved](Options::resolve) yet, or the credential's mechanism is not supported or lacks the proof that it
+    /// needs.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         self.check_resolved()?;
@@ -196,13 +198,13 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Reads the files that the options name. The handshake comes from these options, or from options that differ only in
-    /// the servers, the credential and the time limits.
+    /// Reads the files that the options name. The handshake must have been made from these options, or from options
+    /// that differ only in the servers, the credential and the time limits.
     ///
     /// # Errors
     ///
     /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, or the credential's mechanism is not
-    /// supported or lacks its proof.
+    /// supported or lacks the proof that it needs.
     pub(crate) fn new(options: Arc<Options>, handshake: Arc<Handshake>) -> Result<Self, InvalidOption> {
         options.validate()?;
         options.check_certificate()?;
@@ -236,9 +238,10 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the address is malformed; it says what an address must be.
+    /// [`InvalidOption`] if the address is malformed. The error says what an address must be.
     pub fn new(address: &str) -> Result<Self, InvalidOption> {
-        // With default options, only the address can be refused. A path is not read before it is used.
+        // With default options, only the address can be refused. The path of a socket has not been checked before this
+        // point.
         let allowed = "a path that a Unix domain socket can have on this platform, if it is a path";
         Options::new([address])?.endpoint().map_err(|_| ServerAddress::refuse(address, allowed))
     }
@@ -292,7 +295,7 @@ impl Endpoint {
     ///
     /// A server that calls itself an arbiter has no users, so the connection is not authenticated even if the options
     /// have a credential: see [`EndpointConnection::is_authenticated`]. A pool refuses such a connection, because a
-    /// server that does not know the password can call itself an arbiter, too.
+    /// server that does not know the password can also call itself an arbiter.
     ///
     /// # Cancel safety
     ///
@@ -390,11 +393,11 @@ impl Endpoint {
         Ok((connection, took))
     }
 
-    /// Returns how long one command of a handshake may take. In the background, each command has a limit (CSOT,
-    /// "Background Connection Pooling").
+    /// Returns how long one command of a handshake may take. If the connection is opened in the background, each
+    /// command has a limit (CSOT, "Background Connection Pooling").
     ///
-    /// An opening for a check-out outlives the check-out, so the operation's `timeoutMS` does not limit it.
-    /// `socketTimeoutMS`, which such a timeout would replace, limits it only if nothing else does.
+    /// A connection that is opened for a check-out outlives the check-out, so the operation's `timeoutMS` does not
+    /// limit its opening. `socketTimeoutMS` limits it only if `timeoutMS` is not set and `connectTimeoutMS` is zero.
     fn limit_of_each_command(&self, in_background: bool) -> Option<ConnectTimeoutError> {
         let Options { timeout, connect_timeout, socket_timeout, .. } = &*self.options;
         let (limit, option) = match timeout {
@@ -419,12 +422,12 @@ impl Endpoint {
     }
 }
 
-/// A future that opens a connection was not polled on a tokio runtime.
+/// The error for a future that opens a connection but is not polled on a tokio runtime.
 #[derive(Debug, Error)]
 #[error("a connection can only be opened on a tokio runtime")]
 struct NotOnRuntime;
 
-/// The purpose of a new connection.
+/// The parameters for opening a connection.
 struct OpenContext<'a> {
     /// The connection's number in its pool, or 0.
     connection_id: u64,

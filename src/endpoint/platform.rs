@@ -29,7 +29,8 @@ pub(crate) fn is_function() -> bool {
     metadata().environment.service.is_some()
 }
 
-/// Describes the operating system. `os_release` is the text of that file, or empty if there is none.
+/// Describes the operating system. `os_release` is the content of `/etc/os-release`, or empty if the file cannot be
+/// read.
 fn operating_system(os_release: &str) -> OperatingSystem {
     let value = |name: &str| {
         let value = os_release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -51,7 +52,7 @@ fn operating_system(os_release: &str) -> OperatingSystem {
     }
 }
 
-/// Detects the function service and the container, by the handshake specification's rules ("client.env").
+/// Detects the function service and the container, according to the handshake specification ("client.env").
 fn environment(variable: impl Fn(&str) -> Option<String>, docker: bool) -> FunctionEnvironment {
     let is_set = |name: &str| variable(name).is_some();
     let number = |name: &str| variable(name).and_then(|value| value.parse::<i32>().ok());

@@ -57,9 +57,9 @@ impl Pool<Endpoint> {
     /// A time limit ([`Command::timeout`], [`Options::timeout`](crate::Options::timeout)) covers all of this, and
     /// `waitQueueTimeoutMS` is ignored (CSOT, "Validation and Overrides").
     ///
-    /// If the connection was lost while it was idle, nothing was sent, and the pool takes another connection. After a
-    /// server restart, this may happen once for each connection in the pool. If a newly opened connection is lost as
-    /// well, the server itself closes connections, and the call fails with that error.
+    /// If the connection was lost while it was idle, nothing has been sent, and the call checks out another connection.
+    /// After a server restart, this may happen once for each connection in the pool. If a newly opened connection is
+    /// lost as well, the server must be closing connections on its own, and the call fails with that error.
     ///
     /// This method does not clear the pool. It sends a command twice only if the server refused it and required
     /// reauthentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. The
@@ -72,8 +72,8 @@ impl Pool<Endpoint> {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`Pool::check_out`], and then the same as for [`Connection::run`]: nothing is lost, and the
-    /// connection is drained in the background.
+    /// The same as for [`Pool::check_out`] until a connection is checked out, and the same as for [`Connection::run`]
+    /// after that. Nothing is lost, and the connection is drained in the background.
     #[track_caller]
     pub fn run(&self, command: Command<'_>) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send {
         self.run_at(command, Location::caller())
@@ -87,7 +87,7 @@ impl Pool<Endpoint> {
     ) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.establisher().options());
         let command = command.within(limit);
-        // The newest connection at the time when the first lost connection was found.
+        // The identifier of the newest connection at the time when the first lost connection was found.
         let mut last_old = None;
         loop {
             let mut connection = self.check_out_for(limit, None, site).await?;
@@ -102,8 +102,8 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection for an operation with this limit, which is already running. `selection_end` is the time
-    /// at which the operation's `serverSelectionTimeoutMS` expires, if that limits the check-out as well.
+    /// Checks out a connection for an operation whose time limit is already running. `selection_end` is the time at
+    /// which the operation's `serverSelectionTimeoutMS` expires, if that limits the check-out as well.
     #[inline]
     pub(crate) async fn check_out_for(
         &self,
@@ -118,7 +118,7 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection until the earlier of both limits, at least one of which is set.
+    /// Checks out a connection before the earlier of the two limits expires. At least one of them is set.
     async fn check_out_within(
         &self,
         limit: Limit,
@@ -139,15 +139,15 @@ impl Pool<Endpoint> {
         })
     }
 
-    /// Clears the pool if the specifications ask for it after `error`. Returns whether it did.
+    /// Clears the pool if the specifications require that after `error`. Returns whether the pool was cleared.
     ///
-    /// It does so if the error [clears pools](OperationError::clears_pool) and belongs to the current generation. In
-    /// load-balanced mode it clears only the connection's service.
+    /// The pool is cleared if the error [clears pools](OperationError::clears_pool) and belongs to the current
+    /// generation. In load-balanced mode, only the connection's service is cleared.
     ///
     /// A cleared pool stays paused until [`Pool::ready`] is called. Use this only if the application monitors the
-    /// server and notices when it is back. Errors from establishing a connection have no effect here: the failure sink
-    /// ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) receives each of these errors before any check-out
-    /// reports it.
+    /// server and notices when it is available again. Errors from establishing a connection have no effect here: the
+    /// failure sink ([`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure)) receives each of these errors before
+    /// any check-out reports it.
     pub fn clear_after(&self, error: &OperationError) -> bool {
         let OperationError::Command(failure) = error else { return false };
         let Some(generation) = failure.origin().generation.filter(|_| failure.clears_pool()) else { return false };
@@ -196,23 +196,23 @@ impl Connection<Endpoint> {
 
     /// Runs `command`, and returns the server's successful reply.
     ///
-    /// Like [`DirectConnection::run`](super::DirectConnection::run), but ends when the pool is cleared with
+    /// Like [`DirectConnection::run`](super::DirectConnection::run), but fails if the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// [`OperationError::Command`] if the command got no successful reply, [`OperationError::Interrupted`] if the pool
-    /// was cleared. [`OperationError::is_retryable`] says whether to retry on another connection.
+    /// [`OperationError::Command`] if the command got no successful reply, and [`OperationError::Interrupted`] if the
+    /// pool was cleared. [`OperationError::is_retryable`] says whether to retry on another connection.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future after its first poll leaves the connection in the middle of the command. Whether the server
-    /// executes the command is unknown. The same holds when the command's time runs out.
+    /// executes the command is unknown. The same applies when the command times out.
     ///
     /// Check-in does not close such a connection. The pool drains it in the background, within
     /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
-    /// [`Options::drain_limit`](crate::Options::drain_limit). It counts as in use in the meantime, and is closed as
-    /// soon as a check-out needs its capacity. An interrupted connection is closed.
+    /// [`Options::drain_limit`](crate::Options::drain_limit). Until then, the connection still counts as in use, but it
+    /// is closed as soon as a check-out needs its capacity. An interrupted connection is closed.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;
@@ -222,12 +222,13 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Like [`DirectConnection::reply_to`](super::DirectConnection::reply_to), but ends when the pool is cleared with
+    /// Like [`DirectConnection::reply_to`](super::DirectConnection::reply_to), but fails if the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// The same as for [`run`](Self::run), except a command that the server refused, and the server's own time limit.
+    /// The same as for [`run`](Self::run), except that a refused command and the server's own time limit are not errors
+    /// here.
     ///
     /// # Cancel safety
     ///
@@ -245,7 +246,7 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, unless the connection is interrupted. The limit is
+    /// Sends the command and reads its reply into the channel, unless the connection is interrupted. The time limit is
     /// already running.
     #[inline]
     async fn complete_unless_interrupted(
@@ -254,7 +255,7 @@ impl Connection<Endpoint> {
         limit: Limit,
     ) -> Result<Result<(), Box<CommandError>>, OperationError> {
         if self.is_timed(limit) {
-            // Boxed, so that a command without a limit carries no timer.
+            // Boxed, so that the future of a command without a limit contains no timer.
             let complete =
                 async |connection: &mut EndpointConnection| connection.complete_in_time(command, limit).await;
             return boxed(|| self.interruptible(complete)).await.map_err(|cleared| self.cut_off(&cleared));
@@ -317,7 +318,7 @@ impl Connection<Endpoint> {
         again.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
-    /// Like [`DirectConnection::send`](super::DirectConnection::send), but ends when the pool is cleared with
+    /// Like [`DirectConnection::send`](super::DirectConnection::send), but fails if the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
@@ -332,7 +333,8 @@ impl Connection<Endpoint> {
         outcome.map_err(|cleared| self.cut_off(&cleared))?.map_err(|failure| self.placed(*failure))
     }
 
-    /// Returns the failure with the generation of the pool or, in load-balanced mode, of the service.
+    /// Returns the failure with the connection's identifier, generation and service. In load-balanced mode, the
+    /// generation is the service's.
     #[cold]
     pub(super) fn placed(&self, mut failure: CommandError) -> OperationError {
         let origin = failure.origin_mut();
@@ -404,13 +406,13 @@ crate::pool::error::debug_as_sentence!(enum OperationError { Command(_), Interru
 impl OperationError {
     /// Returns whether the operation may be retried, for any kind of command.
     ///
-    /// True if none of it was sent and a new attempt may succeed, or if the server says so with the label
+    /// True if nothing was sent and a new attempt may succeed, or if the server gave the error the label
     /// `RetryableError`. False if the check-out timed out or found the pool closed.
     ///
     /// After a network failure, a timeout, or an [interruption](Self::Interrupted) of a command that was sent, the
     /// server may have executed the command. The specifications then retry reads, and writes that the server recognises
     /// by `lsid` and `txnNumber` (retryable reads and writes, "Terms" and "Determining Retryable Errors"). Only the
-    /// caller knows the kind of its command.
+    /// caller knows what kind of command it sent.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -421,8 +423,8 @@ impl OperationError {
         }
     }
 
-    /// Returns whether a time limit expired: `timeoutMS`, or the limit of the selection, of the wait queue, of the socket,
-    /// or of opening a connection.
+    /// Returns whether a time limit expired: `timeoutMS`, or the limit for server selection, the wait queue, the
+    /// socket, or opening a connection.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {
@@ -433,14 +435,14 @@ impl OperationError {
         }
     }
 
-    /// Returns whether the specifications clear the pool because of this error. See [`CommandError::clears_pool`] and
-    /// [`Pool::clear_after`].
+    /// Returns whether the specifications require the pool to be cleared because of this error. See
+    /// [`CommandError::clears_pool`] and [`Pool::clear_after`].
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.command_error().is_some_and(CommandError::clears_pool)
     }
 
-    /// Returns whether the specifications mark the server as Unknown because of this error. See
+    /// Returns whether the specifications require the server to be marked as Unknown because of this error. See
     /// [`CommandError::marks_server_unknown`].
     #[must_use]
     pub fn marks_server_unknown(&self) -> bool {
@@ -474,8 +476,9 @@ impl OperationError {
         }
     }
 
-    /// Returns whether the network failed, or the server closed the connection, other than by a timeout. This may have
-    /// happened during the command, while its connection was opened, or earlier, so that the pool was cleared.
+    /// Returns whether the network failed or the server closed the connection, other than by a timeout. This may have
+    /// happened during the command, while its connection was being opened, or earlier, in which case it caused the pool
+    /// to be cleared.
     #[must_use]
     pub fn is_network_error(&self) -> bool {
         match self {

@@ -6,18 +6,18 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-/// The longest file with certificates or a key, in bytes. The authorities that systems trust take a few hundred
-/// kilobytes.
+/// The maximum length of a file with certificates or a key, in bytes. The authorities that a system trusts take a few
+/// hundred kilobytes.
 pub(super) const MAX_PEM: u64 = 4 * 1024 * 1024;
 
 /// Reads a file of at most `most` bytes.
 ///
 /// # Errors
 ///
-/// The file system's error, or an error that the file is not regular or too long.
+/// The file system's error, or an error that says that the file is not regular or is too long.
 pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
     let file = open(path)?;
-    // Query the open file, because the path may name a different file in the meantime.
+    // Query the open file, because the path may name a different file by now.
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Me
     Ok((bytes, metadata))
 }
 
-/// Opens a file without waiting. Otherwise, opening a pipe would wait for a writer, which might never come.
+/// Opens a file without blocking. A blocking open of a pipe would wait for a writer, which might never come.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);

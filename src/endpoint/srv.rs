@@ -82,7 +82,7 @@ pub enum ResolveError {
         /// The domain that the server must be in.
         domain: String,
     },
-    /// An SRV record does not name a server that can be connected to.
+    /// An SRV record has an invalid server name, or port 0.
     #[error(
         "an SRV record of {name:?} names {server:?} and port {port}, but must have a valid name and a port other than 0"
     )]
@@ -151,11 +151,11 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the string is invalid or the look-up fails.
+    /// [`ResolveError`] if the string is invalid or the lookup fails.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the look-up, and nothing else is lost.
+    /// Dropping the future cancels the lookup, and nothing else is lost.
     pub async fn from_uri_strict(uri: &str) -> Result<Self, ResolveError> {
         Self::parse_strict(uri)?.resolve().await
     }
@@ -163,16 +163,16 @@ impl Options {
     /// Looks up the servers in DNS, if the options have an [`srv`](Self#structfield.srv) name instead of servers.
     /// Returns other options unchanged.
     ///
-    /// The servers are the SRV records of `_{srvServiceName}._tcp.{name}`, or `srvMaxHosts` of them, chosen at random.
-    /// At most 1,000 are allowed. Their priorities and weights are ignored. The TXT record of the name, if there is
-    /// one, provides defaults for `authSource`, `replicaSet` and `loadBalanced`. If the lookup of the TXT record fails,
-    /// so does this function: without the defaults, the options might mean a different deployment. Both lookups use
-    /// the system's configuration and are limited by `connectTimeoutMS`. Options that are already resolved are resolved
-    /// again.
+    /// The SRV records of `_{srvServiceName}._tcp.{name}` list the servers. If `srvMaxHosts` is set, at most that many
+    /// of them are chosen at random. At most 1,000 servers are allowed. The records' priorities and weights are
+    /// ignored. The TXT record of the name, if there is one, provides defaults for `authSource`, `replicaSet` and
+    /// `loadBalanced`. If the lookup of the TXT record fails, so does this function: without the defaults, the options
+    /// might mean a different deployment. Both lookups use the system's configuration and are limited by
+    /// `connectTimeoutMS`. Options that are already resolved are resolved again.
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the options are invalid, alone or together with the records, or the lookup fails.
+    /// [`ResolveError`] if the options are invalid, on their own or together with the records, or if the lookup fails.
     ///
     /// # Cancel safety
     ///
@@ -187,11 +187,11 @@ impl Options {
         }
     }
 
-    /// Like [`resolve`](Self::resolve), with your own resolver instead of the system's configuration.
+    /// Like [`resolve`](Self::resolve), but uses your own resolver instead of the system's configuration.
     ///
     /// # Errors
     ///
-    /// [`ResolveError`] if the options are invalid, alone or together with the records, or the lookup fails.
+    /// [`ResolveError`] if the options are invalid, on their own or together with the records, or if the lookup fails.
     ///
     /// # Cancel safety
     ///
@@ -231,12 +231,12 @@ pub(crate) async fn resolve_first(
     };
 }
 
-/// Looks the servers up again. Returns all servers that the name's domain allows, and how long the records are valid.
-/// Servers outside the domain are logged.
+/// Looks the servers up again. Returns all servers within the name's domain, and how long the records are valid.
+/// Servers outside the domain are logged and left out.
 ///
 /// # Errors
 ///
-/// The same as for [`Options::resolve`], and also if no record is left.
+/// The same as for [`Options::resolve`], except that an invalid server is an error only if no valid server is left.
 pub(crate) async fn resolve_again(
     options: &Options,
     resolver: Option<&Resolver>,
@@ -263,8 +263,8 @@ pub(crate) fn choose(servers: &mut Vec<crate::endpoint::options::ServerAddress>,
     servers.truncate(most);
 }
 
-/// Returns a random number below `end`, from the keys with which the standard library seeds its hash maps. The bias of
-/// the remainder is below one in 2^40 for any number of servers.
+/// Returns a random number below `end`, from the keys with which the standard library seeds its hash maps. For any
+/// number of servers, the bias that the remainder introduces is below one in 2^40.
 fn below(end: usize) -> usize {
     let random = RandomState::new().hash_one(end) % end as u64;
     usize::try_from(random).expect("BUG: a number below a usize does not fit into one")
@@ -357,7 +357,8 @@ mod look_up {
         }
     }
 
-    /// Each server has a monitor and a pool, so the length of a list from the network is limited.
+    /// Checks the number of servers. A list from the network must be limited, because each server has a monitor and a
+    /// pool.
     fn check_number(name: &SrvName, servers: usize) -> Result<(), ResolveError> {
         match servers {
             0..=MOST_SERVERS => Ok(()),
@@ -394,8 +395,8 @@ mod look_up {
         TokioResolver::builder_tokio()
     }
 
-    /// Reads a `resolv.conf` as libc does: without a name server, the local name server is asked, a time limit of 0 s
-    /// means 1 s, and search domains are not checked. All names here end with a dot, so search domains do not apply.
+    /// Reads a `resolv.conf` as libc does. If the file lists no name server, the local one is asked. Search domains are
+    /// not checked, and a time limit of 0 s means 1 s. All names here end with a dot, so search domains do not apply.
     #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
     fn settings_of(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
         let is_used = |line: &&[u8]| !line.starts_with(b"search") && !line.starts_with(b"domain");
@@ -427,7 +428,7 @@ mod look_up {
     struct Found {
         /// For each record, the server, or the reason for refusing the record.
         servers: Vec<Result<ServerAddress, ResolveError>>,
-        /// The lowest of their times to live.
+        /// The lowest time to live of the records.
         valid_for: Duration,
     }
 
@@ -455,10 +456,10 @@ mod look_up {
         });
         let lowest = records.clone().map(|(_, seconds)| seconds).min();
         let servers = records.map(|(record, _)| {
-            // The name is in Punycode if it is not ASCII, like the domain that it is compared with.
+            // A name that is not ASCII is in Punycode, like the domain that it is compared with.
             let target = record.target.to_ascii().to_ascii_lowercase();
             let server = target.strip_suffix('.').unwrap_or(&target);
-            // The labels of a record may contain any bytes, but the labels of a name may not.
+            // A label in a DNS record may contain any bytes, but a label of a host name may not.
             if !SrvName::is_name(server) || record.port == 0 {
                 let server = server.to_owned();
                 return Err(ResolveError::InvalidServer { name: name.host.clone(), server, port: record.port });

@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::pool::error::{EstablishError, Stage};
 use crate::pool::runtime::Establishing;
 
-/// Measures stages, for a connection of a pool.
+/// Measures the stages of establishing a connection of a pool.
 #[derive(Clone, Copy)]
 pub(super) struct Stages<'e>(Option<&'e Establishing>);
 
 impl<'e> Stages<'e> {
-    /// Measures nothing. For a connection without a pool.
+    /// Measures nothing, because the connection belongs to no pool.
     pub(super) const UNMEASURED: Self = Self(None);
 
     pub(super) fn of(connecting: &'e Establishing) -> Self {
@@ -21,8 +21,8 @@ impl<'e> Stages<'e> {
 
     /// Runs a stage, and reports its time if it succeeds.
     ///
-    /// The stage is boxed: a future that passes through a function exists twice in memory, and without optimisation a
-    /// thread's stack cannot hold several of these.
+    /// The stage is boxed, because a future that is passed to a function exists twice in memory. Without optimisation,
+    /// a thread's stack has no room for several such futures.
     pub(super) async fn timed<T>(
         self,
         stage: Stage,

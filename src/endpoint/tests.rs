@@ -1,4 +1,4 @@
-//! Tests that need a load-balanced pool's side of an establishment. The other tests use the public API, in
+//! Tests that need the pool's side of a load-balanced establishment. The other tests use the public API, in
 //! `system-tests/tests/endpoint/main.rs`.
 
 use std::sync::Mutex;
@@ -83,8 +83,8 @@ async fn connection_without_load_balancing_has_no_service() {
     assert_eq!(connection.hello().service_id, None);
 }
 
-/// A forked child's waiting value belongs to the parent: dropping it would take a lock that a thread of the parent may
-/// hold.
+/// In a forked child, the value that waits for the drain belongs to the parent. Dropping it would take a lock that a
+/// thread of the parent may hold.
 #[tokio::test]
 async fn connection_that_is_abandoned_after_a_fork_leaves_alone_what_waits_for_its_drain() {
     #[derive(Debug)]
@@ -173,7 +173,7 @@ async fn long_reply_takes_memory_as_it_arrives() {
         sent[8..12].copy_from_slice(&if is_whole { 1_i32 } else { 2 }.to_le_bytes());
         let length = sent.len();
         let sends = tokio::spawn(async move {
-            // In many small parts, as a network might deliver it.
+            // The reply is sent in many small parts, as a network might deliver it.
             for part in sent.chunks(64 * 1024) {
                 server.write_all(part).await.unwrap();
                 tokio::task::yield_now().await;
@@ -203,8 +203,8 @@ async fn is_left_waiting<F: Future>(future: F) -> bool {
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_pending())).await
 }
 
-/// Polls a command until it no longer asks for another poll, in a runtime that is otherwise idle. Returns the number of
-/// polls, and how long they took.
+/// Polls a command until it no longer wakes itself, in a runtime that is otherwise idle. Returns the number of polls,
+/// and how long they took.
 fn asks_for_polls(runtime: &tokio::runtime::Runtime, command: impl Future) -> (u32, Duration) {
     let asked = Arc::new(Asked::default());
     let waker = Waker::from(Arc::clone(&asked));
@@ -253,7 +253,8 @@ fn busy_polling_keeps_a_waiting_command_awake_up_to_its_limit() {
     assert!(runtime.block_on(connection.drain()));
     runtime.block_on(connection.run(Command::new("admin", &ping))).unwrap();
 
-    // A stream's next reply comes when the server has something to report.
+    // The next reply of a stream arrives only when the server has something to report, so busy polling would be in
+    // vain.
     let mut connection = connect(LIMIT);
     let hello = rawdoc! { "hello": 1, "maxAwaitTimeMS": 60_000 };
     let streaming = Command::new("admin", &hello).with_flags(crate::endpoint::wire::Flags::EXHAUST_ALLOWED);

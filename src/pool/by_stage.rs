@@ -1,15 +1,15 @@
-//! One value for each stage of an establishment.
+//! A value for each stage of an establishment.
 
 use crate::pool::error::Stage;
 
-/// One value for each stage of establishing a connection.
+/// Holds one value for each stage of establishing a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ByStage<T> {
     /// [`Stage::Resolve`].
     pub resolve: T,
-    /// [`Stage::Proxy`]. With a proxy, connecting is part of this stage.
+    /// [`Stage::Proxy`]. With a proxy, this stage includes connecting.
     pub proxy: T,
     /// [`Stage::Connect`].
     pub connect: T,

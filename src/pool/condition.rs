@@ -1,4 +1,4 @@
-//! The condition of a connection that comes back.
+//! The condition of a connection at check-in.
 
 /// The condition of a connection at check-in: whether it can be checked out again.
 ///
@@ -8,7 +8,7 @@
 pub enum Condition {
     /// The connection can be checked out again as it is.
     Reusable,
-    /// Its last user left work unfinished. The connection can be checked out again once it is
+    /// The connection's last user left work unfinished. The connection can be checked out again after it has been
     /// [drained](crate::Establish::drain).
     NeedsDrain,
     /// The connection cannot be used again, and must be closed.

@@ -7,8 +7,8 @@
 //!   is for the frequent events. Each caller delivers its own events, so two callers may be inside the subscribers at
 //!   the same time, and a slow subscriber delays only its own caller.
 //! - From the *queue* ([`Delivery::publish`], or [`Delivery::emit`] and [`Delivery::deliver`]): for all other events,
-//!   which may be emitted under a lock, and for every event that a subscriber's own call emits. These arrive one at a
-//!   time, in the order of emission.
+//!   which may be emitted under a lock, and for every event that is emitted by a call from inside a subscriber. These
+//!   events are delivered one at a time, in the order of emission.
 //!
 //! # The order
 //!
@@ -24,8 +24,8 @@
 //! A single word, `busy`, keeps the two ways in order. It is true if and only if an event is queued or being delivered
 //! from the queue. It changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is
 //! true, the caller first waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent
-//! events never enter the queue, and the queue empties however many callers emit them. In the steady state, callers do
-//! not deliver each other's events.
+//! events never enter the queue, and the queue empties no matter how many callers emit such events. In the steady
+//! state, callers do not deliver each other's events.
 //!
 //! The four cases of A before B:
 //!
@@ -59,7 +59,7 @@
 //! | 3. lifts the embargo, and takes the role if it is reserved | |
 //!
 //! - 1, a, 3: the role is reserved at step a. At step 3 the thread takes it, and B is the first event in the queue.
-//! - 1, 3, a: the embargo is lifted by step a, so the deliverer delivers B.
+//! - 1, 3, a: the embargo has been lifted before step a, so the deliverer delivers B.
 //!
 //! The thread never waits between steps 1 and 3, because it is inside a subscriber. So the role stays reserved while
 //! the subscriber runs, and callers that wait in the meantime wait for the subscriber.
@@ -73,22 +73,22 @@
 //! - `turn`: a deliverer that has delivered this many events is *tired*. The next caller that emits an event takes over
 //!   the role, after the current event.
 //! - `room`: callers may leave at most this many events behind. A caller whose last event is further back waits until
-//!   it is nearer to the front. A slow subscriber therefore slows down the emitting callers in proportion. A caller
-//!   that is about to deliver inline leaves no events behind: it waits until all earlier events are delivered.
+//!   the event is nearer to the front. A slow subscriber therefore slows down the emitting callers in proportion. A
+//!   caller that is about to deliver inline leaves no events behind: it waits until all earlier events are delivered.
 //!
 //! # Invariants
 //!
 //! - D-1 (no event is stranded): while the role is free, the emitter of each queued event has yet to call `deliver` or
 //!   to end its inline delivery. The role becomes free only under the lock, with an empty queue. A caller that leaves
 //!   its events behind has found the role held or reserved, under the same lock.
-//! - D-2 (waiting callers are woken): while the role is free, no caller is waiting. A waiting caller is in `waiting`
-//!   until the deliverer removes it, under the lock, and then gives it exactly one verdict.
+//! - D-2 (waiting callers are woken): while the role is free, no caller is waiting. A waiting caller stays in `waiting`
+//!   until the deliverer removes it under the lock. The deliverer then gives it exactly one verdict.
 //! - D-3 (the queue is bounded): each event that was left behind was at most `room` positions from the front when its
 //!   caller left. The queue therefore holds at most `room` events, plus the events of the calls in progress.
 //! - D-4 (a caller is delayed by a bounded number of events): a waiting caller is delayed by at most the events in
-//!   front of its own, which D-3 bounds. A deliverer is delayed by `turn` events and then by the queued events, which
-//!   D-3 also bounds: the first caller that queues another event takes over the role. A caller that delivers inline
-//!   while the queue is idle is delayed only by its own event.
+//!   front of its own, which D-3 bounds. A deliverer is delayed by `turn` events and then by at most the queued events,
+//!   which D-3 also bounds, because the first caller that queues another event takes over the role. A caller that
+//!   delivers inline while the queue is idle is delayed only by its own event.
 //! - D-5 (the flag): at the end of each section under the lock, `busy` is false if and only if the queue is empty and
 //!   the role is free.
 //!
@@ -129,8 +129,8 @@
 //! A waiting caller blocks its thread, even a thread of an async runtime, because events are emitted where nothing can
 //! be awaited, such as in a `Drop`. It waits for subscribers, not for a lock. A thread inside a subscriber never waits,
 //! because it could be waiting for the very event that it is delivering, or for an event of another pool whose
-//! deliverer is waiting for this thread. So a subscriber's own calls emit all their events into the queue, where they
-//! may exceed `room`; only the subscriber itself limits them.
+//! deliverer is waiting for this thread. So a call from inside a subscriber puts all its events into the queue. These
+//! events may exceed `room`, and only the subscriber itself limits them.
 
 mod inside;
 mod queue;
@@ -165,7 +165,7 @@ pub struct Delivery<T> {
     /// can keep a copy.
     busy: AtomicBool,
     queue: BriefLock<Queue<T>>,
-    /// Notified when the delivery may have become idle after it was told to end.
+    /// Notified when the delivery may have become idle after [`Delivery::end`] was called.
     change: Event,
 }
 
@@ -185,8 +185,8 @@ impl<T> Delivery<T> {
     /// Passes queued events to `on_event`, or leaves them to another caller; see the [module](self). A panic of
     /// `on_event` is caught, and the event counts as delivered.
     ///
-    /// Inside an inline delivery, leaves the events until the delivery ends, so that a subscriber is not called again
-    /// inside its own call.
+    /// Inside an inline delivery, leaves the events in the queue until that delivery ends, so that a subscriber is not
+    /// called recursively.
     pub fn deliver(&self, on_event: impl Fn(&T)) {
         if !inside::is_inline_in(self.address()) {
             let (next, caller) = self.locked(|queue| queue.arrive(self.share.room));

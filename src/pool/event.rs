@@ -15,7 +15,7 @@ use crate::pool::service_id::ServiceId;
 ///
 /// The specification defines the names and the fields, except for the errors, the time that a connection was in use,
 /// and the times of the stages of its establishment. Durations are measured with a monotonic clock.
-/// [`Subscriber`](crate::Subscriber) states the order of the events.
+/// [`Subscriber`](crate::Subscriber) describes the order of the events.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[doc(alias = "CmapEvent")]
@@ -35,7 +35,7 @@ pub enum PoolEvent {
         /// The address that the pool connects to.
         address: Arc<str>,
     },
-    /// `PoolClearedEvent`: all connections became stale or, in load-balanced mode, the connections to one service.
+    /// `PoolClearedEvent`: all connections became stale, or, in load-balanced mode, all connections to one service.
     #[non_exhaustive]
     PoolCleared {
         /// The address that the pool connects to.
@@ -204,7 +204,8 @@ impl PoolEvent {
         }
     }
 
-    /// Returns the specification's word for why a connection was closed or a check-out failed, if the event reports it.
+    /// Returns why a connection was closed or a check-out failed, as the specification spells it, if the event reports
+    /// a reason.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
         match self {
@@ -219,12 +220,12 @@ impl PoolEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectionClosedReason {
-    /// The pool was cleared after the connection was created, or no longer wants the connection: it was
+    /// The pool was cleared after the connection was created, or the pool no longer wants the connection: it was
     /// [detached](crate::Connection::detach) or [not retained](crate::Pool::retain), or surplus after a
     /// [resize](crate::Pool::resize).
     Stale,
-    /// The connection had been idle for longer than `maxIdleTimeMS`, or its lifetime
-    /// ([`PoolOptions::max_lifetime`](crate::PoolOptions::max_lifetime)) is over.
+    /// The connection had been idle for longer than `maxIdleTimeMS`, or had reached the end of its lifetime
+    /// ([`PoolOptions::max_lifetime`](crate::PoolOptions::max_lifetime)).
     Idle,
     /// The connection failed while it was pending or in use.
     Error,
@@ -233,7 +234,7 @@ pub enum ConnectionClosedReason {
 }
 
 impl ConnectionClosedReason {
-    /// Returns the specification's word.
+    /// Returns the reason as the specification spells it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -247,8 +248,8 @@ impl ConnectionClosedReason {
 
 /// Why a check-out failed.
 ///
-/// The specification defines the first three reasons. It does not provide for cancelled check-outs, but a check-out
-/// here is a future, and can be cancelled.
+/// The specification defines the first three reasons. It does not provide for cancelled check-outs, but here a
+/// check-out is a future, which can be cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CheckOutFailedReason {
@@ -263,7 +264,7 @@ pub enum CheckOutFailedReason {
 }
 
 impl CheckOutFailedReason {
-    /// Returns the specification's word, or `cancelled` for [`Cancelled`](Self::Cancelled).
+    /// Returns the reason as the specification spells it, or `cancelled` for [`Cancelled`](Self::Cancelled).
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -327,7 +328,7 @@ mod tests {
 
     #[test]
     fn events_take_no_more_memory_for_their_rare_values() {
-        // Every queued event takes as much memory as the largest kind, which contains the pool's options.
+        // Every queued event takes as much memory as the largest variant, which contains the pool's options.
         let largest = size_of::<PoolOptions>() + size_of::<Arc<str>>();
         assert!(size_of::<PoolEvent>() <= largest + size_of::<usize>(), "{} bytes", size_of::<PoolEvent>());
     }

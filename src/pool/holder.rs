@@ -57,8 +57,8 @@ pub struct Holder {
     /// The line that called `check_out`, `check_out_until`, `run` or `run_command`. `None` if the connection was checked
     /// out before holders were accounted for.
     pub call_site: Option<&'static Location<'static>>,
-    /// The number of the tokio task that checked the connection out, in the form that tokio's `Id` prints. `None`
-    /// outside of a task, as in `block_on`, and without a [`call_site`](Self::call_site).
+    /// The number of the tokio task that checked the connection out, as tokio's `Id` prints it. `None` outside of a
+    /// task, as in `block_on`, and without a [`call_site`](Self::call_site).
     pub task_id: Option<u64>,
     /// The purpose of the use, as set by `Connection::pin_to`. `None` without a [`call_site`](Self::call_site).
     pub purpose: Option<Purpose>,
@@ -102,7 +102,7 @@ impl serde::Serialize for Purpose {
     }
 }
 
-/// The call site is a string, `file:line:column`; the time in use is `held_ms`, in milliseconds.
+/// Serializes the call site as a string, `file:line:column`, and the time in use as `held_ms`, in milliseconds.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Holder {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

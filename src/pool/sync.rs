@@ -1,21 +1,21 @@
 //! The facade for shared memory: std's primitives, loom's with `--cfg loom`, or shuttle's with `--cfg shuttle`. With
 //! `--cfg simulated`, they are std's primitives, observed by the simulated machine of `scale/`.
 //!
-//! All concurrent code in [`pool`](crate::pool::core) and in `delivery` uses this facade, so that the models in `loom-tests/`
-//! check the code that ships. There are four deliberate exceptions:
+//! All concurrent code in [`pool`](crate::pool::core) and in `delivery` uses this facade, so that the models in
+//! `loom-tests/` check the code that ships. There are four deliberate exceptions:
 //!
 //! - `Arc`: reference counts only guard memory; none of the pool's orderings rely on them.
-//! - A connection's number and the record of its events: they pass with the ownership of the connection's slot, or
-//!   change under the registry's lock. They are atomics for the sake of a forked child, which only reads them.
-//! - The numbers of pinned connections: statistics that only an error message uses.
+//! - A connection's number and the record of its events: they change hands with the ownership of the connection's slot,
+//!   or change under the registry's lock. They are atomics only because a forked child process reads them.
+//! - The numbers of pinned connections: statistics that appear only in an error message.
 //! - The counters and histograms of `metrics`: statistics as well. A slot's count of hits uses the facade, because it
 //!   relies on the ownership of the slot.
 //!
 //! # Mutants
 //!
-//! A model is useful only if it fails when the code is wrong. A *mutant* is a named fault of the code:
+//! A model is useful only if it fails when the code is wrong. A *mutant* is a named fault that is put into the code:
 //!
-//! - [`unless_mutant`] weakens one ordering. It is written at the access itself, because it changes only the ordering.
+//! - [`unless_mutant`] weakens one ordering. Because only the ordering changes, it is written at the access itself.
 //! - All other mutants are in `loom-tests/src/mutants/`: each names a fragment of this code and its replacement. The
 //!   negative controls build a copy of the crate in which [`mutant`] chooses between the two.
 //!
@@ -78,7 +78,7 @@ pub(crate) use event_listener::{Event, EventListener};
 pub(crate) use events::{Event, EventListener};
 #[cfg(loom)]
 pub(crate) use patience::{Patience, made_progress};
-/// Waiting for a step of another thread, which calls [`made_progress`] after the step.
+/// Waits for a step of another thread. That thread calls [`made_progress`] after the step.
 #[cfg(not(loom))]
 pub(crate) type Patience = Backoff;
 
@@ -108,7 +108,7 @@ pub(crate) use sync::MutexGuard;
 
 use atomic::Ordering;
 
-/// Returns whether the mutant `name` is active: only in a negative control of the models.
+/// Returns whether the mutant `name` is active. Mutants are active only in the negative controls of the models.
 ///
 /// Here, only [`unless_mutant`] calls it. The instrumented copy of this crate calls it at each mutant in the catalogue.
 #[cfg(not(any(loom, shuttle)))]
@@ -186,8 +186,8 @@ pub(crate) fn fetch_to_write<T>(at: *const T) {
     }
 }
 
-/// Loads a value that another atomic publishes: the caller's acquire determines which value is read. So a model need
-/// not try this load in all orders.
+/// Loads a value that another atomic publishes. The caller's acquire access to that atomic already determines which
+/// value is read, so a model need not try this load in all orders.
 macro_rules! published {
     ($atomic:expr) => {{
         #[cfg(loom)]
@@ -246,7 +246,7 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// Lets threads that hold a [`Mutex`] sleep until they are woken.
+/// A condition variable: a thread that holds a [`Mutex`] releases it and sleeps until it is woken.
 #[derive(Debug)]
 pub(crate) struct Condvar(sync::Condvar);
 

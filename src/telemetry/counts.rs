@@ -13,8 +13,8 @@ const CELLS: usize = 16;
 
 /// Counts events by kind. Clones share their counts.
 ///
-/// Two threads that receive events at the same time do not slow each other down: they count in separate cache lines, which
-/// a snapshot adds up.
+/// Two threads that receive events at the same time do not slow each other down: they count in separate cache lines,
+/// and a snapshot adds up the counts.
 #[derive(Debug, Clone, Default)]
 pub struct EventCounts(Arc<[CachePadded<Counters>; CELLS]>);
 
@@ -28,7 +28,7 @@ impl EventCounts {
 
 impl Subscriber for EventCounts {
     fn on_event(&self, event: &PoolEvent) {
-        // Relaxed: statistics. A reader that must know whether an event was counted synchronizes in another way.
+        // Relaxed: statistics. A reader that must know whether an event was counted synchronizes by other means.
         self.0[thread_number() % CELLS].of(event).fetch_add(1, Ordering::Relaxed);
     }
 }

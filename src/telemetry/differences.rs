@@ -12,8 +12,8 @@ impl LastRead {
     /// For each bucket that has counted something since the last call, calls `record` with a time in seconds and the
     /// number of times to record it.
     ///
-    /// The time is about the middle of the bucket, within 3.2 % of each time that the bucket counted. If more than `most`
-    /// times are new, each bucket gets its share of `most`.
+    /// The time is about the middle of the bucket, within 3.2 % of each time that the bucket counted. If more than
+    /// `most` times are new, each bucket gets its share of `most`.
     pub(super) fn take(&mut self, now: &Histogram, most: u64, mut record: impl FnMut(f64, u64)) {
         let now: Vec<_> = now.buckets().collect();
         let mut before = std::mem::take(&mut self.0).into_iter().peekable();
@@ -46,11 +46,11 @@ fn share(part: u64, of: u64, total: u64) -> u64 {
     u64::try_from(scaled).expect("a share is at most the whole")
 }
 
-/// Returns the time in seconds that stands for a bucket. A bucket's lower bound lies between a sixteenth and a
-/// thirty-second below its upper bound.
+/// Returns the time in seconds that stands for a bucket. A bucket's lower bound is between a thirty-second and a
+/// sixteenth lower than its upper bound.
 fn representative(bound: Duration) -> f64 {
     let nanos = bound.as_nanos() as f64;
-    // Each shorter time has its own bucket.
+    // Below 32 ns, each time has its own bucket.
     if nanos < 32.0 { nanos / 1e9 } else { nanos * (1.0 - 1.0 / 32.0) / 1e9 }
 }
 

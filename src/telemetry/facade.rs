@@ -15,8 +15,8 @@ const MOST: u64 = 10_000;
 /// Passes the metrics of a pool, or of all pools of a client, to the recorder of the `metrics` crate, whenever
 /// [`publish`](Self::publish) is called.
 ///
-/// The names come from [`METRICS`]. Each has the label `pool` and the label of its [`Reading`]. With a client it also has
-/// the labels `server_address` and `server_port` (none for a Unix socket).
+/// The names come from [`METRICS`]. Each metric has the label `pool` and the label of its [`Reading`]. The metrics of a
+/// client also have the labels `server_address` and `server_port` (no port for a Unix socket).
 ///
 /// | | `pool` | after [`named("shop")`](Self::named) |
 /// | --- | --- | --- |
@@ -44,10 +44,10 @@ const MOST: u64 = 10_000;
 /// # How exact it is
 ///
 /// Gauges and counters are exact. The facade cannot pass a histogram on as it is, so each call records the times since
-/// the last call, each with a value within 3.2 % of the true time. If there are more than 10,000 new times in a
-/// histogram, it records 10,000 of them in the same proportions. The times of uses are only a sample.
-/// `wharf_pool_check_outs_total` gives the exact numbers: its sum is the number of uses begun, and its outcomes count
-/// the check-outs that waited.
+/// the last call, each with a value within 3.2 % of the true time. If a histogram has more than 10,000 new times, the
+/// call records 10,000 of them in the same proportions. The times of uses are only a sample.
+/// `wharf_pool_check_outs_total` gives the exact numbers: its sum is the number of uses that have begun, and its
+/// outcomes show how many check-outs waited.
 ///
 /// # A server that leaves
 ///
@@ -79,15 +79,15 @@ impl FacadeMetrics {
         Self { source: source.source(), name: None, series: Arc::default() }
     }
 
-    /// Sets the label `pool` of a pool, or the beginning of each server's label. From then on this value shares nothing
-    /// with its clones, because its series have a different label.
+    /// Sets the label `pool` of a pool, or the beginning of this label for each server of a client. From then on, this
+    /// value shares nothing with its earlier clones, because its series have a different label.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Self {
         Self { source: self.source, name: Some(name.into()), series: Arc::default() }
     }
 
     /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If it no longer exists,
-    /// only the end of its series is passed on.
+    /// the call only sets its gauges to zero.
     ///
     /// This uses the recorder of the calling thread, if there is one, and the global recorder otherwise. The first call
     /// passes all times since the pools were built.

@@ -13,7 +13,8 @@ use crate::text::printable::PrintableError;
 /// The number of bytes to collect before they are written.
 const CHUNK: usize = 64 * 1024;
 
-/// Writes every event as one line of JSON, in the order of arrival; see [`Subscriber`]. Clones write to the same writer.
+/// Writes every event as one line of JSON, in the order of arrival (see [`Subscriber`]). Clones write to the same
+/// writer.
 ///
 /// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are the event's own, with their names in the
 /// CMAP specification. The fields, each present where it applies: `address`, `options` (only those that differ from the
@@ -70,7 +71,7 @@ impl<W: Write + Send + 'static> JsonLines<W> {
     /// # Errors
     ///
     /// Returns the first error that the writer returned, or [`NotConnected`](io::ErrorKind::NotConnected) if another
-    /// clone was finished earlier. In both cases, the writer is dropped.
+    /// clone has already been finished. In both cases, the writer is dropped.
     pub fn into_inner(self) -> io::Result<W> {
         let mut lines = self.lines();
         let outcome = lines.flush();
@@ -139,7 +140,8 @@ impl<W: Write> Lines<W> {
         if self.error.is_some() {
             return;
         }
-        // Taken out, so that a writer is not used again after a panic, because it could repeat lines.
+        // The writer is taken out during the call, so that a writer that panics is not used again. It could repeat
+        // lines.
         let Some(mut writer) = self.writer.take() else { return };
         match writer.write_all(&self.buffer).and_then(|()| then(&mut writer)) {
             Ok(()) => self.buffer.clear(),
@@ -237,7 +239,7 @@ fn number(buffer: &mut Vec<u8>, value: u64) {
     let _ = serde_json::to_writer(buffer, &value);
 }
 
-/// Writes a duration as milliseconds, from its whole nanoseconds, without floating-point rounding.
+/// Writes a duration in milliseconds, computed from whole nanoseconds to avoid floating-point rounding.
 fn milliseconds(buffer: &mut Vec<u8>, duration: Duration) {
     // Saturates at 584 million years.
     number(buffer, u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
@@ -265,7 +267,7 @@ pub(super) mod tests {
     use crate::pool::options::PoolOptions;
     use crate::pool::service_id::ServiceId;
 
-    /// Returns an event of each kind, in the order of their definition.
+    /// Returns an event of each kind, in the order in which the kinds are defined.
     pub fn one_of_each() -> Vec<PoolEvent> {
         let address: Arc<str> = "db.example.com:27018".into();
         let duration = Duration::new(1, 2_003_400);

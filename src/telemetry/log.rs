@@ -20,10 +20,10 @@ use crate::text::printable::PrintableError;
 /// were set. Some values are specific to wharf: the `error` of a cleared pool; the `durationMS` of a check-in, which is
 /// how long the connection was used; and the milliseconds of the stages of an establishment (`resolveMS`, `proxyMS`,
 /// `connectMS`, `tlsMS`, `helloMS`, `authenticateMS`). [`Log::unstructured`] logs the same information in sentences,
-/// without keys. Both forms leave out an absent value.
+/// without keys. Both forms leave out absent values.
 ///
-/// `error` contains the text of the underlying error and its labels. Control characters in it are escaped, so that a
-/// message is one line.
+/// `error` contains the text of the underlying error and its labels. Control characters in it are escaped, so that each
+/// message stays on one line.
 ///
 /// A check-out that its caller dropped is logged with the reason "The caller cancelled the checkout". The specification
 /// provides no wording for this case, because nothing timed out.

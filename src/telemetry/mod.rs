@@ -1,7 +1,7 @@
-//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. Also
-//! exporters of the metrics of a pool or a client: [`readings`](readings()), [`prometheus_text`], and
-//! `OpenTelemetryMetrics` and `FacadeMetrics` with the `opentelemetry` and `metrics-facade` features.
-//! [`log_levels`] and [`log_output`] read the environment variables for logs.
+//! Observers of a pool's events: [`JsonLines`] writes them, [`EventCounts`] counts them, [`Log`] logs them. Exporters
+//! pass on the metrics of a pool or a client: [`readings`](readings()), [`prometheus_text`], and `OpenTelemetryMetrics`
+//! and `FacadeMetrics` with the `opentelemetry` and `metrics-facade` features. [`log_levels`] and [`log_output`] read
+//! the environment variables for logs.
 //!
 //! Each observer is a [`Subscriber`](crate::Subscriber) for
 //! [`PoolBuilder::subscriber`](crate::PoolBuilder::subscriber), or for [`PoolBuilder::log`](crate::PoolBuilder::log) in

@@ -13,8 +13,8 @@ use crate::pool::metrics::PoolMetrics;
 /// The maximum number of times that one collection records into each histogram.
 const MOST: u64 = 100_000;
 
-/// Bucket bounds in seconds: the bounds that the conventions advise for the duration of database operations, and one
-/// lower bound. The SDK's default bounds are meant for milliseconds.
+/// Bucket bounds in seconds: the bounds that the conventions recommend for the duration of database operations, and one
+/// smaller bound. The SDK's default bounds are meant for milliseconds.
 const BOUNDS: [f64; 10] = [0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 const POOL: &str = "db.client.connection.pool.name";
@@ -26,8 +26,8 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// Exports the metrics of a pool, or of all pools of a client, through the OpenTelemetry API, until it is dropped.
 ///
 /// The names come from the semantic conventions for database client connections (version 1.44, in which they all have
-/// the status "development"). Each has the `db.client.connection.pool.name` attribute. With a client it also has the
-/// attributes `server.address` and `server.port` (none for a Unix socket).
+/// the status "development"). Each metric has the `db.client.connection.pool.name` attribute. The metrics of a client
+/// also have the attributes `server.address` and `server.port` (no port for a Unix socket).
 ///
 /// | | the pool's name | after [`register_as("shop", …)`](Self::register_as) |
 /// | --- | --- | --- |
@@ -50,9 +50,9 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// # How exact the histograms are
 ///
 /// The pool has its own histograms, which OpenTelemetry instruments cannot take as they are. So each collection records
-/// the times since the last collection, each with a value within 3.2 % of the true time. If there are more than 100,000
-/// new times in a histogram, it records 100,000 of them in the same proportions. The exported count is then too small.
-/// Times between the last collection and the end of the pool are not recorded.
+/// the times since the last collection, each with a value within 3.2 % of the true time. If a histogram has more than
+/// 100,000 new times, the collection records 100,000 of them in the same proportions. The exported count is then too
+/// small. Times between the last collection and the end of the pool are not recorded.
 ///
 /// Check-outs that find a connection at once, which takes less than a microsecond, are not timed, so `wait_time` does
 /// not contain them.
@@ -72,12 +72,12 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// cannot remove the callbacks, so a few words of memory remain for each registration.
 ///
 /// Likewise, no observable instrument reports a value for a server that has left the client's deployment. If the server
-/// comes back, its counters continue where they left off. OpenTelemetry cannot remove the series of a histogram, so
-/// these stay as they are.
+/// comes back, its counters continue where they left off. OpenTelemetry cannot remove the series of a histogram, so the
+/// histograms of such a server stay as they are.
 ///
 /// # Cost
 ///
-/// Between collections, it costs nothing. A collection takes one snapshot of each pool
+/// Between collections, a registration costs nothing. A collection takes one snapshot of each pool
 /// ([`Pool::metrics`](crate::Pool::metrics)) for all instruments, on the thread of the collection.
 ///
 /// ```no_run
@@ -99,7 +99,8 @@ pub struct OpenTelemetryMetrics {
 }
 
 impl OpenTelemetryMetrics {
-    /// Exports the metrics of a pool under its address, or the metrics of a client's pools under the servers' addresses.
+    /// Exports the metrics of a pool under its address, or the metrics of a client's pools under the servers'
+    /// addresses.
     pub fn register(source: &impl Metered, meter: &Meter) -> Self {
         Self::export(None, source.source(), meter)
     }
@@ -210,7 +211,7 @@ fn observe_all(exported: &Arc<Exported>, meter: &Meter) {
     );
 }
 
-/// `maxPoolSize` is also the maximum number of idle connections. Without a limit, no value is reported.
+/// Reports `maxPoolSize`, which is also the maximum number of idle connections. Without a limit, reports no value.
 fn observe_limit(pool: &Observed, observer: &dyn AsyncInstrument<i64>) {
     if pool.metrics.status.max_pool_size > 0 {
         observer.observe(pool.metrics.status.max_pool_size.into(), &pool.attributes);
@@ -289,8 +290,8 @@ impl OfPool {
 }
 
 impl Exported {
-    /// Returns the pools of the current collection. When an instrument asks a second time, the next collection begins:
-    /// new snapshots are taken, and their times are recorded.
+    /// Returns the pools of the current collection. When an instrument calls this a second time, the next collection
+    /// begins: new snapshots are taken, and their times are recorded.
     fn pools_for(&self, instrument: u32) -> Arc<[Observed]> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Last { pools, seen, series } = &mut *last;

@@ -1,4 +1,4 @@
-//! The metrics of pools in the text format of Prometheus.
+//! The metrics of pools in the Prometheus text format.
 
 use std::fmt::{self, Write};
 use std::iter::once;
@@ -67,7 +67,7 @@ pub(crate) fn write_metric<'r>(
 /// The name and the value of a label.
 type Label<'r> = (&'r str, &'r str);
 
-/// The value of a label.
+/// Displays the value of a label, with special characters escaped.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {

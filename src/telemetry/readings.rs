@@ -18,8 +18,8 @@ pub enum MetricKind {
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metric {
-    /// The metric's name in Prometheus style: words with underscores, with `_total` at the end of a counter and `_seconds`
-    /// at the end of times.
+    /// The metric's name in Prometheus style: words joined by underscores. The names of counters end in `_total`, and
+    /// the names of times end in `_seconds`.
     pub name: &'static str,
     /// The kind of the metric.
     pub kind: MetricKind,

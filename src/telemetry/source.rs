@@ -19,7 +19,7 @@ pub trait Metered: sealed::Metered {}
 impl<T: sealed::Metered> Metered for T {}
 
 pub(crate) mod sealed {
-    /// The sealed base of [`Metered`](super::Metered). A reader must not keep its source open.
+    /// The sealed base of [`Metered`](super::Metered). The returned `Source` must not keep the pool or the client open.
     pub trait Metered {
         fn source(&self) -> super::Source;
     }
@@ -46,7 +46,7 @@ pub(crate) struct PoolSnapshot {
 impl<E: Establish> sealed::Metered for Pool<E> {
     fn source(&self) -> Source {
         let read = self.weak_metrics();
-        // A single pool is the only one at its address.
+        // A single pool is never replaced by another pool at its address, so its identity does not matter.
         let pool: Weak<dyn Any + Send + Sync> = Weak::<()>::new();
         Source {
             read: Arc::new(move || Some(vec![PoolSnapshot { pool: pool.clone(), metrics: read()? }])),
@@ -65,8 +65,8 @@ impl Source {
         (self.read)()
     }
 
-    /// Returns the name of the pool at `address`, with host and port if the pool belongs to a client's server. `given` is
-    /// the application's name for the pool or the client.
+    /// Returns the name of the pool at `address`, with host and port if the pool belongs to a client's server. `given`
+    /// is the application's name for the pool or the client.
     pub(super) fn name<'a>(&self, given: Option<&str>, address: &'a str) -> PoolName<'a> {
         let name = match given {
             Some(given) if self.has_servers => format!("{given}/{address}"),
@@ -85,8 +85,8 @@ pub(super) struct PoolName<'a> {
 
 /// The state that an exporter keeps for each address.
 ///
-/// The counts of servers that have left are kept, because the monitoring system expects counters never to fall. They take
-/// about as much memory as the monitoring system uses for the series.
+/// The counts of servers that have left are kept, because the monitoring system expects counters never to fall. They
+/// take about as much memory as the monitoring system uses for the series.
 pub(super) struct Series<T>(BTreeMap<Arc<str>, Entry<T>>);
 
 struct Entry<T> {

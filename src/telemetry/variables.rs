@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use tracing::level_filters::LevelFilter;
 
-/// The components: their targets and their variables.
+/// The components, each with its target and its variable.
 const COMPONENTS: [(&str, &str); 4] = [
     ("wharf::command", "MONGODB_LOG_COMMAND"),
     ("wharf::topology", "MONGODB_LOG_TOPOLOGY"),
@@ -24,12 +24,14 @@ const ALL: &str = "MONGODB_LOG_ALL";
 /// The variables are `MONGODB_LOG_COMMAND`, `MONGODB_LOG_TOPOLOGY`, `MONGODB_LOG_SERVER_SELECTION` and
 /// `MONGODB_LOG_CONNECTION`. `MONGODB_LOG_ALL` applies to every component whose own variable is not set. The values of
 /// all these variables are case-insensitive: `off`, `emergency`, `alert`, `critical`, `error`, `warn`, `notice`,
-/// `info`, `debug` and `trace`. Any other value counts as not set. A target without a value is off.
+/// `info`, `debug` and `trace`. A variable with any other value is treated as if it were not set. A target for which no
+/// variable is set is off.
 ///
-/// `tracing` has no levels above `ERROR`, so `emergency`, `alert` and `critical` stand for `ERROR`, and `notice` for `INFO`.
+/// `tracing` has no levels above `ERROR`, so `emergency`, `alert` and `critical` stand for `ERROR`, and `notice` for
+/// `INFO`.
 ///
-/// wharf itself does not read levels from the environment: these are for the filter of the application's subscriber, for
-/// example `Targets` of `tracing-subscriber`, which accepts them directly.
+/// wharf itself does not read levels from the environment: these are for the filter of the application's subscriber,
+/// for example `Targets` of `tracing-subscriber`, which accepts them directly.
 ///
 /// ```
 /// use wharf::telemetry::log_levels;
@@ -58,7 +60,7 @@ fn levels_of(value: impl Fn(&'static str) -> Option<String>) -> [(&'static str, 
     COMPONENTS.map(|(target, variable)| (target, level(variable).or_else(|| level(ALL)).unwrap_or(LevelFilter::OFF)))
 }
 
-/// Returns the level for a severity. A severity that `tracing` lacks gets the nearest less severe level.
+/// Returns the level for a severity. A severity that `tracing` lacks is mapped to the nearest less severe level.
 fn level_of(severity: &str) -> Option<LevelFilter> {
     Some(match &*severity.to_ascii_lowercase() {
         "off" => LevelFilter::OFF,

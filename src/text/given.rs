@@ -2,7 +2,7 @@
 
 /// Returns the name that is closest to a misspelt name: at most two letters are wrong, extra or missing.
 pub(crate) fn nearest(misspelt: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    // A longer text is not a name, and would only cost time.
+    // A longer text cannot be a misspelt name, and comparing it would only cost time.
     let all = names.filter(|_| misspelt.len() <= 64).map(|name| (distance(misspelt, name), name));
     all.filter(|(distance, known)| *distance <= 2 && known.len() > 4).min().map(|(_, known)| known)
 }
@@ -21,7 +21,7 @@ fn distance(ours: &str, theirs: &str) -> usize {
     row[theirs.len()]
 }
 
-/// Reads a number, which consists of digits only.
+/// Parses a number that consists only of digits and lies within the bounds.
 pub(crate) fn number(text: &str, least: u64, most: u64) -> Option<u64> {
     match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => text.parse().ok().filter(|number| (least..=most).contains(number)),

@@ -1,4 +1,4 @@
-//! Whether log messages are read.
+//! Checks whether anything reads the log messages.
 
 use tracing::Level;
 #[cfg(feature = "log")]
@@ -14,8 +14,8 @@ macro_rules! is_logged {
 
 pub(crate) use is_logged;
 
-/// Returns whether a logger of the `log` crate may read messages at this level. `tracing` sends messages there if it
-/// has never had a subscriber, but not without the `log` feature.
+/// Returns whether a logger of the `log` crate may read messages at this level. `tracing` sends messages to that logger
+/// only with the `log` feature, and only if it has never had a subscriber.
 ///
 /// Does not call foreign code.
 #[inline]
@@ -30,7 +30,7 @@ pub(crate) fn may_reach_logger(level: Level) -> bool {
             _ => log::Level::Trace,
         };
         // The filter is off if there is no subscriber. It is also off if there is a subscriber that does not read
-        // anything; messages are then built but not read.
+        // anything, in which case messages are built but not read.
         LevelFilter::current() == LevelFilter::OFF && level <= log::max_level()
     }
     #[cfg(not(feature = "log"))]

@@ -1,4 +1,4 @@
-//! Text from the network in errors, which end up in logs.
+//! Text from the network that is shown in errors. Errors end up in logs.
 //!
 //! A peer's text may be crafted to mislead the reader of a log. A line break starts a line that the peer made up, an
 //! escape sequence changes what a terminal shows, a change of direction reorders the text after it, and a megabyte of
@@ -8,7 +8,8 @@
 use std::fmt::{self, Write};
 use std::ops::Deref;
 
-/// How many bytes of a peer's text an error shows, after escaping. The end states how many bytes were left out.
+/// How many bytes of a peer's text an error shows, after escaping. The shown text ends with the number of bytes that
+/// were left out.
 const SHOWN: usize = 1_024;
 
 /// How many bytes of an error's whole text are shown if the error is the source of another error.
@@ -39,7 +40,8 @@ impl<T: fmt::Display> fmt::Display for PrintableError<T> {
 /// A peer's text, or text that quotes it, as kept in an error: safe to print.
 ///
 /// Control characters, line breaks and changes of the text direction are escaped, as in `\n` and `\u{1b}`. The text is
-/// cut after 1,024 bytes, and then states how many bytes were left out. Every value of this type is escaped and cut.
+/// cut after 1,024 bytes. A text that was cut states how many bytes were left out. Every value of this type is escaped
+/// and cut.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PeerText(Box<str>);
 
@@ -147,9 +149,9 @@ pub(crate) fn is_unprintable(character: char) -> bool {
         )
 }
 
-/// Returns the last character boundary that is not after `index`.
+/// Returns the last character boundary at or before `index`.
 ///
-/// `str::floor_char_boundary` needs Rust 1.91.
+/// Stands in for `str::floor_char_boundary`, which requires Rust 1.91.
 pub(crate) fn floor_char_boundary(text: &str, index: usize) -> usize {
     (0..=index.min(text.len())).rev().find(|&index| text.is_char_boundary(index)).unwrap_or(0)
 }

@@ -25,8 +25,8 @@ pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -
 
 /// Implements `Debug` for errors through [`write_sentence`].
 ///
-/// For an enum, `{:#?}` prints the names of the variants before the sentence, outermost first. The call lists first the
-/// variants that hold another error, then all other variants.
+/// For an enum, `{:#?}` prints the names of the variants before the sentence, outermost first. A call of the macro
+/// lists the variants that hold another error first, and then all other variants.
 macro_rules! debug_as_sentence {
     (enum $error:ident { $($whole:ident(_)),* ; $($variant:ident),* $(,)? }) => {
         impl std::fmt::Debug for $error {

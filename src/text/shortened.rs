@@ -34,7 +34,7 @@ impl MostLogged {
     }
 }
 
-/// Returns the length for a value of the variable. An invalid value counts as not set.
+/// Returns the length for a value of the variable. An invalid value is treated as if the variable were not set.
 fn of_setting(value: Option<&str>) -> usize {
     match value {
         Some(value) if value.eq_ignore_ascii_case("unlimited") => usize::MAX,

@@ -16,11 +16,11 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The maximum number of bytes that one step allocates: a segment of the wait list.
 const AT_ONCE: usize = 16 * 1024;
-/// The maximum number of bytes per waiter, not counting its future. With event-listener, a waiter also has a listener and
-/// the list of an event, each allocated by that library.
+/// The maximum number of bytes per waiter, not counting its future. With event-listener, a waiter also has a listener
+/// and the list of an event, each allocated by that library.
 const FOR_EACH: usize = if cfg!(feature = "event-listener-queue") { 256 } else { 128 };
-/// The maximum number of bytes that a pool keeps after a burst: a few segments, and with event-listener also the list of
-/// each cell's event.
+/// The maximum number of bytes that a pool keeps after a burst: a few segments, and with event-listener also the list
+/// of each cell's event.
 const KEPT: usize = if cfg!(feature = "event-listener-queue") { 128 } else { 64 } * 1024;
 
 struct Numbers;
@@ -53,7 +53,8 @@ struct Burst {
     waiters: usize,
     #[expect(dead_code, reason = "a failure shows it")]
     end: End,
-    /// The maximum that one step allocated: a poll, a cancellation, or a check-in with the next waiter's poll.
+    /// The maximum that one step allocated. A step is a poll, a cancellation, or a check-in together with the next
+    /// waiter's poll.
     at_once: usize,
     /// The peak memory, not counting the futures.
     peak: usize,
@@ -61,7 +62,7 @@ struct Burst {
     kept: isize,
 }
 
-/// Check-outs. Their own memory is freed together with the last check-out.
+/// The check-outs of a burst. The memory of their futures is freed only when all of them have ended.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,
     at_once: usize,
@@ -143,7 +144,7 @@ fn two_bursts(waiters: usize, end: End) -> Burst {
             burst.at_once = burst.at_once.max(all.at_once);
             burst.peak = burst.peak.max(peak);
             drop(all);
-            // A clear closed the connection.
+            // If the pool was cleared, its connection was closed. This opens another connection.
             pool.ready();
             drop(pool.check_out().await.unwrap());
         }

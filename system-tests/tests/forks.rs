@@ -55,7 +55,7 @@ fn forked_child_monitors_anew_and_the_parent_continues() {
     let ping = rawdoc! { "ping": 1 };
     runtime.block_on(client.run_command("admin", &ping)).unwrap();
     for _ in 0..10 {
-        // Meanwhile, the monitor's threads are running.
+        // The monitor's threads are running during the fork.
         let code = in_child(|| {
             if client.status().topology_type != "Unknown" {
                 return false;
@@ -84,7 +84,7 @@ fn forked_child_monitors_anew_and_the_parent_continues() {
 #[test]
 fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
     let set = replica_set::shared().unwrap();
-    // A thread that does not exist in the child could hold a lock.
+    // The count is an atomic, because a lock could be held by a thread that does not exist in the child.
     let aborts = Arc::new(AtomicU32::new(0));
     let seen = aborts.clone();
     let client = Client::builder(Options::parse(&set.uri()).unwrap())
@@ -110,7 +110,7 @@ fn child_that_drops_its_parents_session_leaves_the_transaction_alone() {
         runtime.block_on(async {
             client.run_command("admin", &ping).await.unwrap();
             drop(session.take());
-            // An abort in the background would be sent during this time.
+            // If the child aborted the transaction in the background, it would send the abort during this time.
             for _ in 0..20 {
                 client.run_command("admin", &ping).await.unwrap();
             }
@@ -143,7 +143,7 @@ fn child_that_drops_its_parents_cursor_leaves_it_open() {
         runtime.block_on(async {
             client.run_command("admin", &ping).await.unwrap();
             drop(cursor.take());
-            // A command in the background would be sent during this time.
+            // If the child closed the cursor in the background, it would send the command during this time.
             for _ in 0..20 {
                 client.run_command("admin", &ping).await.unwrap();
             }

@@ -25,7 +25,7 @@ const TYPES: [&str; 12] = [
     "WriteConcern",
 ];
 
-/// Methods that set an option, and the field or method that reads it, where their names differ. For values that an
+/// Methods that set an option, each with the field or method that reads it, if the names differ. For values that an
 /// application supplies as code, as a key or as certificates, only their presence can be read.
 const GETTERS: [(&str, &str); 24] = [
     ("CloudEnvironment::variables", "CloudEnvironment::has_own_variables(&self)"),
@@ -147,7 +147,7 @@ async fn pool_shows_what_its_builder_has_set() {
     assert!(pool.tokio_clock() && pool.accounts_for_holders());
     assert_eq!((pool.runtime().unwrap().id(), pool.options()), (other.handle().id(), options));
     other.shutdown_background();
-    // The pool moves when it is next used, to the runtime of its caller.
+    // When the pool is next used, it moves to the caller's runtime.
     pool.ready();
     let moved = async {
         while pool.runtime().is_none_or(|runtime| runtime.id() != Handle::current().id()) {

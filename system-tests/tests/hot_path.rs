@@ -1,4 +1,4 @@
-//! The allocations on the usual paths: none, except that a command allocates its reply.
+//! The usual paths allocate nothing, except for the reply of a command.
 
 #![cfg(not(loom))]
 
@@ -56,7 +56,7 @@ fn allocations_are_counted() {
     assert_eq!(allocations(|| std::hint::black_box(1_u64)).0, 0);
 }
 
-/// Serving a waiter moves its cache lines from core to core.
+/// Serving a waiter moves the waiter's cache lines from core to core, so the waiter should be small.
 #[test]
 fn waiting_check_out_is_small() {
     with_pool(PoolOptions::default(), async |pool| {

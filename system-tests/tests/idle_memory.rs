@@ -1,5 +1,5 @@
-//! The memory that an available connection and an idle client keep: never more than a stated bound. A connection's memory
-//! does not depend on what was sent over it.
+//! An available connection and an idle client never keep more memory than a stated bound. A connection's memory does
+//! not depend on what was sent over it.
 #![cfg(not(loom))]
 
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use wharf_testbed::counting::{TotalAllocator, total};
 static ALLOCATOR: TotalAllocator = TotalAllocator;
 
 /// The bound that the guide promises: three buffers of 64 KiB, 16 KiB for the hello's document, and a few KiB for the
-/// rest. It also covers the test's server.
+/// rest. The bound also covers the memory of the test's server.
 const BOUND: usize = 256 * 1024;
 
 /// The memory that a client of one server keeps after one command, with three connections: the monitor's two, and one
@@ -26,13 +26,14 @@ const BOUND: usize = 256 * 1024;
 /// of the bound allows for machines with more than two cores, where a pool has more shards, and for the test's server.
 const CLIENT_BOUND: usize = 100 * 1024;
 
-/// The memory that a client keeps for each further server, with the two connections of its monitor. Measured: 54 KiB.
+/// The memory that a client keeps for each additional server, with the two connections of its monitor. Measured: 54
+/// KiB.
 const SERVER_BOUND: usize = 80 * 1024;
 
 /// The number of measured clients.
 const CLIENTS: usize = 20;
 
-/// Tests take turns, because the allocator counts all bytes.
+/// Tests take turns, because the allocator counts the bytes of the whole process.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// The maximum number of connections.
@@ -60,9 +61,9 @@ fn serve(hello: RawDocumentBuf) -> SocketAddr {
 /// The server's messages to the test.
 #[derive(Debug, PartialEq)]
 enum Told {
-    /// It is answering the first hello of a connection.
+    /// The server is answering the first hello of a connection.
     Connected,
-    /// It received a hello that it should answer when its state changes, and does not answer it.
+    /// The server has received a hello that asks for a reply once the server's state changes, and leaves it unanswered.
     Awaited,
 }
 
@@ -167,7 +168,7 @@ enum Way {
     NotSent,
 }
 
-/// Returns a request of which the server reads only a part.
+/// Returns a request. The server looks only at its first bytes.
 fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
     let mut request = rawdoc! { "ping": 1 };
     for element in body.iter() {

@@ -29,7 +29,8 @@ fn version(text: &str) -> [u32; 3] {
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// The packages are resolved for this platform, with all features. Packages without a minimum are left out.
+/// The packages are resolved for this platform, with all features. Packages that declare no minimum version are left
+/// out.
 #[test]
 fn locked_dependencies_build_with_the_minimum_rust_version() {
     let host = cargo(&["-vV"]).lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned)).unwrap();
@@ -77,7 +78,7 @@ fn published_documentation_has_all_features_but_those_without_items_for_users() 
     assert_eq!(shown, all);
 }
 
-/// Returns the files below a folder, as paths from the root.
+/// Returns the files below a folder, as paths relative to the root.
 fn files_below(folder: &str) -> Vec<String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(root().join(folder)).unwrap() {
@@ -160,7 +161,7 @@ fn guide() -> Vec<String> {
     ["src/guide.md".to_owned()].into_iter().chain(chapters).collect()
 }
 
-/// Returns the path of a file that a page names, from the root.
+/// Returns the path, relative to the root, of a file that a page links to.
 fn resolved(page: &str, link: &str) -> String {
     let mut folders: Vec<&str> = page.split('/').collect();
     folders.pop();
@@ -218,7 +219,7 @@ fn files_named_by_the_readme_and_the_guide_exist() {
     }
 }
 
-/// The right columns of the tables name items of the library.
+/// The right-hand columns of the tables name items of the library.
 #[test]
 fn names_in_the_pages_for_newcomers_exist() {
     let sources: String =

@@ -1,5 +1,5 @@
-//! When a pool builds events for its log. The tests run in a separate process, because they depend on the filters of
-//! all threads, and one at a time.
+//! When a pool builds events for its log. The tests run in a separate process, one at a time, because they depend on
+//! the filters of all threads.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,7 +101,7 @@ fn nothing_is_built_for_a_log_that_is_not_read() {
         world.names()
     };
     assert_eq!(use_all(), [""; 0]);
-    // A reader of another component does not change this.
+    // A subscriber that reads only another component's log does not change this.
     assert_eq!(tracing::subscriber::with_default(Reader("wharf::command"), use_all), [""; 0]);
 }
 

@@ -1,4 +1,4 @@
-//! Keeps the proof honest: the statements of `loom-tests/tests/loom/main.rs` about models and mutants must match the code.
+//! Checks that the statements of `loom-tests/tests/loom/main.rs` about models and mutants match the code.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,7 +132,7 @@ fn table_states_the_bounds_of_the_models() {
             compared += 1;
         }
     }
-    // The second bounds apply to the wait list on event-listener.
+    // The second bound of a model applies to the wait list on event-listener.
     let harness = read(&root().join("loom-tests/tests/loom/models/harness.rs"));
     let list = harness.split_once("BOUNDS_WITH_EVENT_LISTENER").expect("the list of smaller bounds is missing").1;
     let list = list.split_once("];").expect("the list of smaller bounds has no end").0;
@@ -176,7 +176,7 @@ struct Row {
     model: String,
     /// The preemption bound, or `none`.
     bound: String,
-    /// The bound with the wait list on event-listener, if it differs: in parentheses.
+    /// The bound with the wait list on event-listener. The table states it in parentheses if it differs.
     smaller_bound: Option<String>,
     runs: Vec<String>,
     mutants: BTreeSet<String>,

@@ -17,7 +17,7 @@ use wharf_system_tests::root;
 const FORMAT: u64 = 57;
 /// A toolchain that writes that format.
 const TOOLCHAIN: &str = "Rust 1.95";
-/// The listing, from the root.
+/// The path of the listing, relative to the root.
 const LISTING: &str = "public-api.txt";
 /// How many error types the public API may contain.
 const MOST_ERRORS: usize = 20;
@@ -36,7 +36,7 @@ fn described() -> PathBuf {
         .arg(target)
         .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
         .env("RUSTDOC", &rustdoc)
-        // For build scripts, the variable makes this a different toolchain, so they would run again.
+        // With the variable, build scripts would see a different toolchain and run again.
         .env_remove("RUSTC_BOOTSTRAP")
         .current_dir(root())
         .output()

@@ -17,7 +17,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 const SECRET: &str = "correct-horse-battery-staple";
 
-/// Ends a test that hangs.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 /// The number of freed blocks that contained the secret.
@@ -27,7 +27,7 @@ thread_local! {
     static IS_WATCHED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Searches each block that is freed. Blocks cannot grow in place, so a block that grows is freed as well.
+/// An allocator that searches each block that is freed. Blocks cannot grow in place, so growing a block also frees it.
 struct Searching;
 
 #[allow(unsafe_code)]

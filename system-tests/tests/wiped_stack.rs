@@ -21,7 +21,8 @@ const SECRETS: [(Hash, &str, [u8; 16]); 7] = [
     (Hash::Sha1, "server key", [250, 29, 143, 37, 90, 43, 131, 188, 36, 223, 77, 5, 236, 4, 235, 22]),
 ];
 
-/// The forms of a secret, each with the value with which its bytes are XORed. HMAC hashes a key in two of these forms.
+/// The forms in which a secret may be in memory, each with the value that its bytes are XORed with. HMAC hashes a key
+/// in two of these forms.
 const FORMS: [(&str, u8); 3] = [("", 0), (" of the inner hash", 0x36), (" of the outer hash", 0x5c)];
 
 const MASK: u8 = 0xa5;
@@ -69,7 +70,7 @@ fn stack_of_a_thread_that_derived_keys_holds_none_of_them() {
             let challenge = ClientFirst::new("user", "abc").read(b"r=abcd,s=c2FsdA==,i=4096").unwrap();
             let password = prepare_password(hash, "user", "pencil").unwrap();
             let keys = Keys::derive(hash, &password, challenge.salt(), challenge.iterations());
-            // The search finds keys that are on the heap.
+            // While this thread waits, the test checks that the search finds the keys, which are on the heap.
             tell.send(()).unwrap();
             ended.recv().unwrap();
             drop(challenge.answer(&keys));

@@ -1,4 +1,4 @@
-//! The allocations of messages whose buffers are reused: none. `hot_path` shows the same for whole commands.
+//! Messages allocate nothing if their buffers are reused. `hot_path` shows the same for whole commands.
 #![cfg(not(loom))]
 
 use bson::{RawDocumentBuf, rawdoc};
@@ -55,7 +55,7 @@ fn encoding_sequences_allocates_nothing() {
     assert_eq!(count, 0);
 }
 
-/// zstd's library has its own allocator. `instructions` shows the same for zstd.
+/// zstd's library has its own allocator, which is not counted here. `instructions` shows the same for zstd.
 #[test]
 fn compressing_and_decompressing_allocate_nothing() {
     let command = rawdoc! { "insert": "c", "text": "wharf, a pool. ".repeat(1_000) };
@@ -101,8 +101,8 @@ fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     message
 }
 
-/// A small message that announces a large size takes this much memory only if it delivers this many bytes, and never
-/// more than the maximum size of a message.
+/// Decompressing a small message that announces a large size takes that much memory only if the message delivers that
+/// many bytes, and never more than the maximum size of a message.
 #[cfg(feature = "zstd")]
 #[test]
 fn decompression_bomb_takes_no_memory() {

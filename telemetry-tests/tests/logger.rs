@@ -34,7 +34,7 @@ async fn logger_has_the_messages_of_all_components() {
     let uri = format!("mongodb://{}/", server.address());
     let texts = || std::mem::take(&mut *KEPT.0.lock().unwrap());
 
-    // Messages at level DEBUG are not built if the logger accepts none.
+    // Messages at level DEBUG are not built if the logger does not accept them.
     log::set_max_level(LevelFilter::Warn);
     ping(&uri).await;
     assert_eq!(texts(), BTreeSet::new());

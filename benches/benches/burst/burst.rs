@@ -18,13 +18,13 @@ use super::timing::Longest;
 pub enum End {
     /// The connection passes from one check-out to the next.
     Served,
-    /// All are dropped, from first to last.
+    /// All check-outs are dropped, from first to last.
     CancelledInOrder,
-    /// All are dropped, from last to first.
+    /// All check-outs are dropped, from last to first.
     CancelledInReverse,
     /// Every second check-out is dropped, then the others are served.
     EverySecondCancelled,
-    /// All are refused at once.
+    /// All check-outs are refused at once.
     Refused,
 }
 
@@ -35,10 +35,10 @@ impl End {
 
 /// The cost of a burst.
 pub struct Burst {
-    /// The longest of the first polls, each of which begins to wait.
+    /// The longest first poll of a check-out. A first poll puts the check-out in the queue.
     pub poll: Longest,
-    /// The longest step while the burst ends: a check-in with the next waiter's poll, or a cancellation. Refusing is a
-    /// single step for all check-outs, and does not count.
+    /// The longest step while the burst ends: a check-in with the next waiter's poll, or a cancellation. Refusing the
+    /// check-outs is a single step for all of them, and is not timed.
     pub step: Longest,
     /// The peak memory, in bytes above the start. The futures and their wakers are not counted.
     pub peak: usize,
@@ -48,13 +48,13 @@ pub struct Burst {
     pub future: usize,
 }
 
-/// Notes which waiter was woken last.
+/// Records which waiter was woken last.
 struct Bell {
     number: usize,
     last: Arc<AtomicUsize>,
 }
 
-/// No waiter.
+/// Stands for no waiter in `Bell::last`.
 const NONE: usize = usize::MAX;
 
 impl Wake for Bell {
@@ -64,21 +64,21 @@ impl Wake for Bell {
     }
 }
 
-/// Check-outs. An ended future keeps its memory until all futures have ended, so that freeing the memory does not
-/// affect the measurement.
+/// The check-outs of a burst. A future that has ended keeps its memory until all futures have ended, so that freeing
+/// the memory does not affect the measurement.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,
     wakers: Vec<Waker>,
     woken: Arc<AtomicUsize>,
 }
 
-/// Runs a burst: makes check-outs wait, polled by this number of threads, and ends them.
+/// Runs a burst: makes check-outs wait, polls them on this number of threads, and ends them.
 pub fn run<S: Subject>(waiters: usize, threads: usize, end: End) -> Burst {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("no runtime");
     let _inside = runtime.enter();
     let pool = S::open();
     let Ok(mut held) = runtime.block_on(pool.check_out()) else { panic!("the pool is closed") };
-    // Memory that is allocated once, for the very first waiter, does not belong to the burst.
+    // Memory that is allocated once, for the very first waiter, is not part of the burst.
     let mut few = Waiters::new(16, || pool.check_out());
     few.begin(1);
     held = few.serve(0, held, &mut Longest::default());

@@ -4,16 +4,16 @@
 //!
 //! | column | meaning |
 //! | --- | --- |
-//! | `poll` | the longest first poll, in microseconds: while its thread ran, and by the clock |
-//! | `waiter` | the most memory, in bytes for each waiter, besides its future |
+//! | `poll` | the longest first poll, in microseconds: in CPU time of its thread, and by the clock |
+//! | `waiter` | the peak memory, in bytes for each waiter, without its future |
 //! | `future` | the bytes of a future |
-//! | `step` | the longest step of an end, in microseconds while its thread ran |
-//! | `left` | the memory that the pool has kept when the burst is over, in KiB |
+//! | `step` | the longest step while the burst ends, in microseconds of CPU time of the thread |
+//! | `left` | the memory that the pool keeps after the burst, in KiB |
 //!
-//! The check-outs are polled by hand, by one thread or by two at the same time. They end in several ways ([`End`]),
-//! each with a fresh pool. Each time is the lowest of the rounds' longest times: the pool's own work recurs in each
-//! round, but most disturbances of the machine do not. In the row `nothing`, a poll does nothing, so its times come
-//! from the machine alone.
+//! The check-outs are polled by hand, by one thread or by two at the same time. They end in several ways ([`End`]), and
+//! each burst has a fresh pool. Each time is the lowest of the rounds' longest times: the pool's own work recurs in
+//! each round, but most disturbances of the machine do not. In the row `nothing`, a poll does nothing, so its times
+//! come from the machine alone.
 //!
 //! A filter such as `-- wharf/100000` selects the rows whose "subject/waiters/threads" contains it.
 //! `cargo test --benches` runs a small burst of each kind.

@@ -1,8 +1,8 @@
-//! The longest of many steps.
+//! Measures the longest of many steps.
 
 use std::time::{Duration, Instant};
 
-/// The longest step, both in the thread's run time and on the clock.
+/// The time of the longest step: in CPU time of the thread, and by the clock. These may be two different steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Longest {
     pub running: Duration,
@@ -30,13 +30,13 @@ impl Longest {
     }
 }
 
-/// Returns how long this thread has run.
+/// Returns the CPU time of this thread.
 #[cfg(target_os = "linux")]
 fn running() -> Duration {
     nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID.now().expect("every thread has a clock").into()
 }
 
-/// On other systems, the clock is used instead.
+/// Returns the time since the first call, because the thread's CPU time is read only on Linux.
 #[cfg(not(target_os = "linux"))]
 fn running() -> Duration {
     static BEGAN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);

@@ -1,4 +1,4 @@
-//! Pools in operation: how a server restart, a renewal, and connections that wear out affect users.
+//! Pools in operation: how a server restart, a renewal, and a maximum lifetime of connections affect users.
 //!
 //! `cargo bench --bench operation` takes about a minute, and prints a table. A pool that has no call for an operation
 //! has no figure in its rows.
@@ -91,7 +91,7 @@ struct Restarted {
     checks_of_hot_uses: u64,
 }
 
-/// Restarts the server while connections are idle, and uses the pool, one use after another.
+/// Restarts the server while connections are idle, and then checks out connections one after another.
 async fn restart<S: Subject>(checks: bool) -> Restarted {
     let server = Arc::new(Server::new(Duration::ZERO));
     let pool = S::open(&server, Settings { checks, ..Settings::of_size(30) }).await;
@@ -117,7 +117,7 @@ async fn restart<S: Subject>(checks: bool) -> Restarted {
     Restarted { dead, checks, checks_of_hot_uses: server.checks() }
 }
 
-/// The counts of the tasks. All counts are Relaxed: the tasks are joined before they are read.
+/// The counts of the tasks. All accesses are Relaxed, because the tasks are joined before the counts are read.
 struct Renewed {
     served: u32,
     refused: u32,

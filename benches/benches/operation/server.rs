@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// All accesses are SeqCst: this bench does not time them.
+/// A simulated server. All accesses are SeqCst, because this bench does not time them.
 #[derive(Debug)]
 pub struct Server {
     restarts: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Dummy {
     server: Arc<Server>,
     restarts: u64,
     pub credential: u64,
-    /// Set by the task that has found the connection dead, for pools that ask about it at check-in.
+    /// Set by a task that finds the connection dead, for pools that check at check-in whether a connection is broken.
     pub broken: bool,
 }
 

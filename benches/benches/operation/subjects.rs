@@ -29,7 +29,7 @@ impl Settings {
         Self { size, checks: true, lifetime: None }
     }
 
-    /// How often a pool's task looks for connections whose lifetime is over.
+    /// How often a pool's task looks for connections that have exceeded their lifetime.
     const INTERVAL: Duration = Duration::from_millis(200);
 }
 
@@ -43,7 +43,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
 
     fn open(server: &Arc<Server>, settings: Settings) -> impl Future<Output = Self> + Send;
 
-    /// Checks out a connection. `None` if the pool refuses.
+    /// Checks out a connection, or returns `None` if the pool refuses.
     fn check_out(&self) -> impl Future<Output = Option<Self::Guard>> + Send;
 
     fn dummy(guard: &Self::Guard) -> &Dummy;
@@ -136,7 +136,7 @@ impl Manager for Recycler {
     }
 }
 
-/// deadpool. Its call to replace connections removes the idle ones. It has no minimum and no lifetime.
+/// deadpool. Its call to replace connections removes only the idle connections. It has no minimum and no lifetime.
 pub struct Deadpool(deadpool::managed::Pool<Recycler>);
 
 impl Subject for Deadpool {

@@ -3,23 +3,23 @@
 //! Every task loops: check out, yield once while holding the connection, check in. There is no other work, so the
 //! numbers describe the queue: how quickly and how fairly connections pass from task to task.
 //!
-//! There are two kinds of rounds, because recording every operation slows it down. [`throughput`] only counts.
-//! [`waits`] takes tickets and reads the clock, and its speed is not evaluated.
+//! There are two kinds of rounds, because recording an operation slows it down. [`throughput`] only counts. [`waits`]
+//! takes tickets and reads the clock, and its speed is not evaluated.
 //!
 //! # What an overtake is
 //!
 //! An overtake is a check-out that is served although an older check-out is still waiting. A check-out's age is its
 //! ticket, taken from a global counter right before the first poll. Its order of service is its place, taken from
-//! another counter right after the check-out has returned and before the connection is checked in. The pool decides at
-//! a slightly different moment, so some inversions mean nothing. When a check-out takes its place, two kinds of older
-//! check-outs may still lack a place, even in a pool that serves first come, first served:
+//! another counter right after the check-out has returned and before the connection is checked in. The pool makes its
+//! decision at a slightly different moment, so some inversions mean nothing. When a check-out takes its place, two
+//! kinds of older check-outs may still lack a place, even in a pool that serves first come, first served:
 //!
-//! - Check-outs that were granted a connection but whose task has not run since. Each of them holds a connection, as
+//! - Check-outs that were granted a connection, but whose tasks have not run since. Each of them holds a connection, as
 //!   does the check-out in question. So there are at most `size - 1` of them.
 //! - Check-outs that had a ticket but had not queued up when the check-out in question queued up (or was served at
-//!   once). The pool is right to serve these later. No task is suspended between its ticket and its place in the queue,
-//!   so each of these occupied a worker thread at that time, as did the check-out in question: there are at most
-//!   `workers - 1` of them.
+//!   once). The pool is right to serve these later. No task is suspended between taking its ticket and queueing up, so
+//!   each of these tasks occupied a worker thread at that time, as did the task of the check-out in question. So there
+//!   are at most `workers - 1` of them.
 //!
 //! All other older check-outs had queued up before the check-out in question, and were still waiting when it got its
 //! connection: they were passed over. So a check-out counts as an overtake if more than `size - 1 + workers - 1` older
@@ -29,8 +29,8 @@
 //! # Lost waiters
 //!
 //! If a pool loses a wake-up, some tasks wait forever. They are given some time after the end, and are then abandoned
-//! and counted. The time that they have waited until then counts as a wait, because leaving it out would reward the
-//! lost wake-up.
+//! and counted. The time that they have waited by then is recorded as their wait, because leaving it out would reward
+//! the pool for losing the wake-up.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -102,7 +102,7 @@ pub fn throughput<S: Queue>(load: Load, length: Length) -> Throughput {
     throughput_on::<S>(workers(load.workers), load, length)
 }
 
-/// Measures the same on another runtime.
+/// Measures the same as [`throughput`], on the given runtime.
 pub fn throughput_on<S: Source>(runtime: Runtime, load: Load, length: Length) -> Throughput {
     let outcome = drive::<S, Count>(runtime, load, length, Count::default);
     let counts = outcome.records.iter().map(|count| count.served as f64);
@@ -114,13 +114,13 @@ pub fn throughput_on<S: Source>(runtime: Runtime, load: Load, length: Length) ->
     }
 }
 
-/// Measures the case without a pool; see [`Turns`].
+/// Measures the case without a pool, on the given runtime; see [`Turns`].
 pub fn floor_on(runtime: Runtime, load: Load, length: Length) -> Throughput {
     assert_eq!(load.tasks, TASKS_IN_A_CIRCLE * load.size, "BUG: the circles do not have room for this load");
     throughput_on::<Turns>(runtime, load, length)
 }
 
-/// The same on the usual runtime.
+/// Measures the case without a pool, on the usual runtime.
 pub fn floor(load: Load, length: Length) -> Throughput {
     floor_on(workers(load.workers), load, length)
 }
@@ -156,7 +156,8 @@ pub fn waits<S: Queue>(load: Load, length: Length) -> Waits {
     }
 }
 
-/// Goes through the check-outs in the order of service and counts, for each, the older check-outs without a place.
+/// Returns the overtakes per thousand check-outs. For each check-out, in the order of service, counts the older
+/// check-outs that still lack a place.
 fn overtakes_per_thousand(mut served: Vec<Note>, tickets: usize, allowance: u64) -> f64 {
     served.sort_unstable_by_key(|note| note.place);
     let mut before = Prefixes::new(tickets);
@@ -196,11 +197,11 @@ impl Prefixes {
     }
 }
 
-/// Called by a task at both ends of a check-out.
+/// Records the check-outs of a task, which calls it at both ends of each check-out.
 trait Record: Send + 'static {
-    /// Right before the first poll.
+    /// Called right before the first poll.
     fn arrive(&mut self);
-    /// Right after the check-out returned. `phase` is the current phase.
+    /// Called right after the check-out has returned. `phase` is the current phase.
     fn serve(&mut self, phase: u8);
 }
 
@@ -257,9 +258,10 @@ impl Notes {
         check_outs as usize / load.tasks + 1
     }
 
-    /// Reserves room for notes, in memory that has already been written to. In a pool that serves first come, first
-    /// served, all tasks would outgrow their room at the same time. A thousand reallocations and page faults would take
-    /// several times as long as the measured wait, and would affect more than one wait in a hundred.
+    /// Creates an empty record with room for `room` notes, in memory that has already been written to. Without this
+    /// room, all tasks of a first come, first served pool would have to reallocate at the same time. A thousand
+    /// reallocations and page faults would take several times as long as the measured wait, and would affect more than
+    /// one wait in a hundred.
     fn new(counters: &Arc<Counters>, room: usize) -> Self {
         let mut notes = vec![Note { ticket: u32::MAX, place: u32::MAX, waited: u32::MAX, counted: false }; room];
         notes.clear();

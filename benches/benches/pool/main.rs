@@ -20,8 +20,8 @@
 //!
 //! # Duration
 //!
-//! All this takes about ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS` sets
-//! a different length, in seconds; the default is 240. criterion's `--quick` is the same as 60, and also makes
+//! All of this takes about ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS`
+//! sets a different length, in seconds; the default is 240. criterion's `--quick` has the effect of 60, and also makes
 //! criterion itself stop early. A filter, such as `hit` in `cargo bench --bench pool -- hit`, applies to criterion's
 //! groups as a regular expression. In the rounds, it selects every "case/subject" that contains the filter's text. The
 //! names of the second series' cases begin with "observed/", and the names of the third series' cases with "cores/". So
@@ -162,7 +162,7 @@ impl Case {
     }
 }
 
-/// A subject whose type is erased: functions compiled for it.
+/// A subject whose type is erased: the functions that were compiled for it.
 struct Entry {
     name: &'static str,
     runs: Vec<(Case, fn() -> Run)>,
@@ -211,7 +211,7 @@ impl<S: Subject> EntryOf<S> {
         self
     }
 
-    /// Shows the cost of the runtime alone, in the saturated cases.
+    /// Makes the subject show the cost of the runtime alone in the saturated cases.
     fn runs_alone(mut self) -> Self {
         self.entry.throughput = Some(load::floor);
         self
@@ -238,7 +238,7 @@ impl<S: Subject> EntryOf<S> {
     }
 }
 
-/// The step after criterion's groups.
+/// What runs after criterion's groups.
 enum Task {
     /// Nothing: criterion was asked to list, to profile, or to compare with saved results.
     CriterionOnly,
@@ -246,7 +246,8 @@ enum Task {
     Measure,
 }
 
-/// The part of the command line that concerns the rounds. criterion reads it too, and reports unknown arguments.
+/// The part of the command line that concerns the rounds. criterion also reads the command line, and reports unknown
+/// arguments.
 struct Arguments {
     task: Task,
     seconds: f64,
@@ -259,7 +260,7 @@ impl Arguments {
     const QUICK_SECONDS: f64 = 60.0;
 
     fn parse() -> Self {
-        /// criterion's options without a value.
+        /// The options of criterion that take no value.
         const FLAGS: [&str; 13] = [
             "--bench",
             "--test",

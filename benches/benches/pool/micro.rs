@@ -25,7 +25,7 @@ const WORKERS: usize = 2;
 /// One task repeatedly checks out and in, on a current-thread runtime.
 ///
 /// The pool holds 100 available connections, so a check-out never waits or opens a connection. This is the cost of a
-/// pool in a single-threaded program, with the pool's lines in the cache and without contention.
+/// pool in a single-threaded program, with the pool's memory in the cache and without contention.
 pub fn hit_one_task<S: Subject>() -> Run {
     let bed = Bed::<S>::warm(current_thread(), SIZE);
     Box::new(move |pairs| {
@@ -42,9 +42,9 @@ pub fn hit_one_task<S: Subject>() -> Run {
 /// Two tasks check out and in, each on its own thread, on one pool of 100 open connections.
 ///
 /// The check-out and check-in pairs of both tasks are timed by the wall clock, from the first start to the last end. A
-/// pool that scales takes half as long per pair as with one task. A pool whose threads write to a shared line takes
-/// longer. The tasks take pairs from a common counter, a thousand at a time, so that both end together. With fixed
-/// shares, a disturbance of one core would leave its task running alone at the end.
+/// pool that scales takes half as long per pair as with one task. A pool whose threads write to a shared cache line
+/// takes longer. The tasks take pairs from a common counter, a thousand at a time, so that both end together. With
+/// fixed shares, a disturbance of one core would leave its task running alone at the end.
 ///
 /// Each task is guaranteed a separate worker; see [`Gate`].
 pub fn hit_two_tasks<S: Subject>() -> Run {
@@ -78,7 +78,7 @@ pub fn hit_two_tasks<S: Subject>() -> Run {
 
 /// 64 tasks on two workers check out, yield to the other tasks while holding the connection, and check in.
 ///
-/// There are 100 connections, so no task waits. But connections come back in a different order, and often on another
+/// There are 100 connections, so no task waits. But connections are returned in a different order, and often by another
 /// thread. The time includes tokio's `yield_now`, which is the same for every subject.
 pub fn yield_64_tasks<S: Subject>() -> Run {
     const TASKS: usize = 64;
@@ -125,8 +125,8 @@ pub fn create_and_close<S: Create>() -> Run {
 /// One call drops 1,000 available connections.
 ///
 /// The measured time is how long the call blocks its caller: in a MongoDB client the caller is the monitor, which holds
-/// the topology's lock. A pool that closes the connections later, in the background, is not charged for that here.
-/// Refilling the pool is not measured.
+/// the topology's lock. A pool that closes the connections later, in the background, is not charged for that here. The
+/// time to refill the pool is not measured.
 pub fn clear_1000_idle<S: Clear>() -> Run {
     const IDLE: usize = 1_000;
     let bed = Bed::<S>::empty(current_thread(), IDLE);
@@ -168,8 +168,7 @@ impl Gate {
         }
     }
 
-    /// Waits until this many tasks have arrived. Sleeps, because there may be no more cores than workers, and the workers need
-    /// all of them.
+    /// Waits until this many tasks have arrived. Sleeps in the meantime, because the workers may need all cores.
     pub fn wait_for(&self, number: usize) {
         while self.spinning.load(Ordering::Relaxed) < number {
             thread::sleep(Duration::from_micros(20));
@@ -209,7 +208,8 @@ impl<S: Subject> Bed<S> {
     }
 }
 
-/// Scales the time of `done` operations to `asked` operations: tasks share them evenly, which rounds their number up.
+/// Scales the time of `done` operations to `asked` operations. More operations may be done than were asked for, because
+/// all tasks perform the same number.
 fn scaled(taken: Duration, asked: u64, done: u64) -> Duration {
     taken.mul_f64(asked as f64 / done as f64)
 }

@@ -1,14 +1,14 @@
 //! Interleaved rounds, and the tables of medians and ratios that result from them.
 //!
 //! A single measurement of two threads means little on a small machine. It falls into one of two regimes, depending on
-//! how the threads' cache lines bounce, and stays there. So every case is measured in rounds, each with fresh pools on
+//! how the threads' cache lines bounce, and stays in it. So every case is measured in rounds, each with fresh pools on
 //! fresh threads, and in each round the subjects take short turns (A B C, B C A, …). The order rotates with each round
 //! and each turn, so that no subject always follows the same other subject. Each turn is compared with the baseline's
-//! adjacent turn, and the result is the median of these ratios. So anything that slows the machine down for a while
-//! affects all subjects.
+//! adjacent turn, and the result is the median of these ratios. As a result, anything that slows the machine down for a
+//! while affects all subjects alike.
 //!
 //! Virtual machines also run at different speeds, depending on where the host places their processors. A neighbour on
-//! the same physical core slows one of them down, and two processors that are far apart make every shared line
+//! the same physical core slows one of them down, and two processors that are far apart make every shared cache line
 //! expensive. The row of speed-ups shows how much the second core adds. The floor's threads do not share anything, so
 //! the floor's speed-up is the speed-up of the machine.
 
@@ -100,9 +100,9 @@ struct Timed {
 }
 
 impl Timed {
-    /// Doubles the batch until its operations take a tenth of the slice, which also warms up. The second bound, on the
-    /// time including preparations, is for operations with expensive preparations. It would not be enough on its own:
-    /// for operations in several tasks, the time to start the tasks would determine the batch.
+    /// Doubles the batch until its operations take a tenth of the slice. This also warms the subject up. The second
+    /// bound, on the time including preparations, is for operations with expensive preparations. It would not be enough
+    /// on its own: for operations in several tasks, the time to start the tasks would determine the batch.
     fn prepare(mut run: Run, slice: Duration) -> Self {
         let mut batch = 1;
         loop {
@@ -140,7 +140,7 @@ struct Row {
     values: Vec<Vec<f64>>,
 }
 
-/// The row of the times, and the row that shows how much faster two tasks are than one.
+/// The names of the row of times, and of the row that shows how much faster two tasks are than one.
 pub const TIME: &str = "ns per operation";
 pub const SPEED_UP: &str = "speed-up";
 const LOST: &str = "lost tasks";
@@ -170,7 +170,8 @@ impl Sheet {
         self.rows[at].values[column].push(value);
     }
 
-    /// Records how much faster each subject is in one case than in another, which shows the value of more cores.
+    /// Records how much faster each subject is in the case `more` than in the case `one`, which shows the gain from
+    /// more cores.
     pub fn note_speed_up(&mut self, one: &str, more: &str) {
         let times = |case: &str| self.rows.iter().find(|row| row.case == case && row.what == TIME);
         let (Some(slow), Some(fast)) = (times(one), times(more)) else { return };
@@ -310,7 +311,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Formats a value with two to four digits, and a tiny value by its magnitude only.
+/// Formats a value with two to four digits, and a tiny value only by its order of magnitude.
 fn plainly(value: f64) -> String {
     match value {
         value if value == value.trunc() && value < 1e6 => format!("{value:.0}"),

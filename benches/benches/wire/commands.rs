@@ -1,4 +1,4 @@
-//! The cost of a whole command, beyond its messages, on a connection to a server in this process.
+//! Measures the cost of a whole command, not only of its messages, on a connection to a server in this process.
 
 use std::rc::Rc;
 
@@ -9,18 +9,19 @@ use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 
 use super::Case;
 
-/// The bytes of a ping and its reply: two headers with flags and the section's kind, and the two documents.
+/// The number of bytes in a ping and its reply. Each message has a header, flags, the kind of its section and a
+/// document.
 const BYTES: usize = 50 + 38;
 
-/// Where the commands run. The server has its own thread, so that its allocations are not counted.
+/// The client and the server of the commands. The server has its own thread, so that its allocations are not counted.
 struct Place {
     client: Runtime,
     pool: Pool<Endpoint>,
     _server: (Runtime, EmbeddedServer),
 }
 
-/// `run_command` on the pool, and `reply_to` on a checked-out connection, which borrows the reply. The time includes
-/// two system calls and a wake-up on each side.
+/// Returns two cases: `run_command` on the pool, and `reply_to` on a checked-out connection, which returns a borrowed
+/// reply. The time includes two system calls and a wake-up on each side.
 pub fn cases() -> [Case; 2] {
     let server_runtime =
         Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("the runtime cannot be built");

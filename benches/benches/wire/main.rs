@@ -1,14 +1,15 @@
-//! The cost of messages by size: encoding, decoding, checksums, compressors and all allocations. Also the cost of a
-//! whole command.
+//! Measures the cost of messages by size: encoding, decoding, checksums, compressors and all allocations. Also measures
+//! the cost of a whole command.
 //!
 //! `cargo bench --bench wire` runs criterion over every case. It then runs all cases in turns and prints a table:
 //! nanoseconds and allocations per message, bytes per nanosecond, and for compressors the compressed size as a
 //! percentage of the original. `copy` is the cost of copying the same bytes, a lower bound for encoding. `-- --quick`
-//! takes a tenth of the time. A filter such as `-- zstd` applies to criterion as a regular expression. In the table, it
-//! selects each "case/size" that contains it. `cargo test --benches` runs every case once. zstd needs `--features zstd`.
+//! takes a tenth of the time. Criterion treats a filter such as `-- zstd` as a regular expression. The table includes
+//! each "case/size" that contains the filter. `cargo test --benches` runs every case once. zstd needs
+//! `--features zstd`.
 //!
-//! The bytes of a message are counted before compression. zstd's library has its own allocator, which is not counted
-//! here; `system-tests/tests/instructions/wire.rs` shows that it is not called.
+//! The size of a message is measured before compression. The zstd library has its own allocator, whose allocations are
+//! not counted here, but `system-tests/tests/instructions/wire.rs` shows that there are none.
 
 mod commands;
 use wharf_testbed::counting::{self, CountingAllocator};
@@ -29,7 +30,7 @@ use wharf::unstable::wire::{Flags, HelloReply, Message, compressed, reply};
 
 use messages::{Content, LIMITS, SIZES};
 
-/// A measured case: a function that performs it once, with its own buffers.
+/// A case to measure. Its function runs it once and owns the buffers that it needs.
 struct Case {
     name: String,
     /// The number of bytes in the message.
@@ -123,7 +124,7 @@ fn decoding(name: String, content: &Content, flags: Flags) -> Case {
     Case { name, bytes, left: None, run: Box::new(run) }
 }
 
-/// Returns a case for each direction.
+/// Returns one case for compression and one for decompression.
 fn compression(size: &str, content: &Content, compressor: Compressor) -> [Case; 2] {
     let plain = content.encoded(Flags::NONE);
     let (bytes, most, name) = (plain.len(), LIMITS.max_message_size, compressor.name());
@@ -149,7 +150,7 @@ fn compression(size: &str, content: &Content, compressor: Compressor) -> [Case; 
     ]
 }
 
-/// Reads a hello reply, from the message down to the limits in it. The result owns the reply.
+/// Measures reading a hello reply, from the message to the limits in its document. The result owns the reply.
 fn hello() -> Case {
     let message = messages::hello();
     let bytes = message.len();

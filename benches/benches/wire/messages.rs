@@ -6,21 +6,21 @@ use wharf::unstable::wire::{Flags, Limits, Outgoing};
 
 pub const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// The sizes: the length of the documents, in bytes.
+/// The sizes by name: the total length of the documents, in bytes.
 pub const SIZES: [(&str, usize); 4] = [("ping", 0), ("1KiB", 1 << 10), ("64KiB", 1 << 16), ("1MiB", 1 << 20)];
 
 /// A command, and the documents that it carries.
 #[derive(Clone)]
 pub struct Content {
     body: RawDocumentBuf,
-    /// The documents outside of the body.
+    /// The documents outside the body.
     documents: Vec<RawDocumentBuf>,
-    /// All documents, in the body or outside of it.
+    /// All documents, whether in the body or outside it.
     all: Vec<RawDocumentBuf>,
 }
 
 impl Content {
-    /// Creates documents of about `length` bytes in total, in an array of the command's body.
+    /// Creates a command whose body contains an array of documents, about `length` bytes in total.
     pub fn of(length: usize) -> Self {
         let mut all = Vec::new();
         let mut sum = 0;
@@ -59,7 +59,7 @@ impl Content {
     }
 }
 
-/// Returns a shop's order of about 250 bytes, with repeating names and varying numbers.
+/// Returns a shop's order of about 250 bytes. Its field names repeat, and its numbers vary.
 fn document(number: u64) -> RawDocumentBuf {
     let mixed = |salt: u64| (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(salt as u32);
     let mut id = [0; 12];

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use super::Case;
 use super::counting::allocations;
 
-/// The number of turns of each case. The result is the median of the turns, and the turns of a case lie far apart, so
-/// that a disturbance of the machine affects only a few of them.
+/// The number of turns in which each case is measured. The result is the median. The turns of a case are far apart in
+/// time, so a disturbance on the machine affects only a few of them.
 const TURNS: usize = 7;
 
-/// Measures the cases, each turn for the duration of `slice`, and prints their costs.
+/// Measures each case for `slice` in every turn, and prints the costs of all cases.
 pub fn print(cases: &mut [Case], slice: Duration) {
     let mut nanoseconds = vec![Vec::new(); cases.len()];
     let mut allocated = Vec::new();
@@ -41,7 +41,7 @@ fn allocations_of_one(case: &mut Case) -> f64 {
 
 /// Returns the nanoseconds that one run takes.
 fn measure(case: &mut Case, slice: Duration) -> f64 {
-    // There are enough runs between two clock readings to make the cost of a reading negligible.
+    // Each batch has enough runs to make the cost of reading the clock negligible.
     let started = Instant::now();
     (case.run)();
     let batch = (Duration::from_micros(50).as_nanos() / started.elapsed().as_nanos().max(1)).clamp(1, 10_000) as u32;

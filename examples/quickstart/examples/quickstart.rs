@@ -1,4 +1,4 @@
-//! A pool under load, with a report: `cargo run --release --example quickstart`, and `-- --help` for the options.
+//! A pool under load, with a report: `cargo run --release --example quickstart`. Add `-- --help` to list the options.
 
 use std::process::ExitCode;
 

@@ -83,7 +83,7 @@ pub enum Place {
 }
 
 impl Arguments {
-    /// Reads the words after the program's name. Returns `None` if they ask for help.
+    /// Parses the arguments after the program's name. Returns `None` if they request help.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Option<Self>, Mistake> {
         let mut read = Self {
             seconds: 5,
@@ -136,7 +136,7 @@ impl Arguments {
         }
     }
 
-    /// Returns the pool's options: from the command line, or else from the server's options.
+    /// Returns `options`, overridden by the values from the command line.
     pub fn pool_options(&self, mut options: PoolOptions) -> Result<PoolOptions, Mistake> {
         if let Some(connections) = self.max_pool_size {
             options = options.max_pool_size(connections);
@@ -153,7 +153,7 @@ impl Arguments {
         }
     }
 
-    /// Names the argument or the variable that an invalid option comes from.
+    /// Returns a mistake that names the argument or the variable from which an invalid option comes.
     fn blame(&self, invalid: &InvalidOption) -> Mistake {
         let argument = match invalid.option {
             "maxPoolSize" if self.max_pool_size.is_some() => "--max-pool-size",
@@ -188,7 +188,7 @@ fn given(uri: &str) -> Result<Place, Mistake> {
     Ok(Place::Given(Box::new(options)))
 }
 
-/// A mistake that the user can correct: in an argument or a variable.
+/// A mistake in an argument or an environment variable, which the user can correct.
 #[derive(Debug)]
 pub struct Mistake(pub String);
 

@@ -1,4 +1,4 @@
-//! The file of events, and the thread that writes it.
+//! The event file, and the thread that writes it.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct EventFile {
     thread: JoinHandle<io::Result<Written>>,
 }
 
-/// The totals of the written file.
+/// The totals of a finished event file.
 pub struct Written {
     pub events: u64,
     pub bytes: u64,
@@ -53,7 +53,7 @@ impl Queue {
 }
 
 impl EventFile {
-    /// Starts the thread. `room` is the number of events that may wait for it.
+    /// Starts the writer's thread. At most `room` events may be waiting for it.
     pub fn start(file: impl Write + Send + 'static, room: usize) -> io::Result<Self> {
         let (events, waiting) = sync_channel(room);
         let queue = Arc::new(Queue { events, dropped: AtomicU64::new(0), ended: AtomicBool::new(false) });
@@ -64,7 +64,7 @@ impl EventFile {
         Ok(Self { queue, thread })
     }
 
-    /// Returns the subscriber whose events are written.
+    /// Returns a subscriber that queues every event for the writer.
     pub fn subscriber(&self) -> impl Subscriber {
         let queue = self.queue.clone();
         move |event: &PoolEvent| {
@@ -82,7 +82,7 @@ impl EventFile {
     }
 }
 
-/// Writes the queued events until the end.
+/// Writes the queued events until [`EventFile::finish`] is called.
 fn write(queue: &Queue, waiting: &Receiver<PoolEvent>, file: impl Write + Send + 'static) -> io::Result<Written> {
     let bytes = Arc::new(AtomicU64::new(0));
     let lines = JsonLines::new(Counted { file, bytes: bytes.clone() });
@@ -177,7 +177,7 @@ mod tests {
         let (open, let_go) = channel();
         let file = EventFile::start(Gate { reached, let_go, text: text.clone() }, 10).unwrap();
         let queue = file.queue.clone();
-        // The writer holds back the lines of the first events until they fill its buffer. Then it waits at the gate.
+        // The writer buffers the lines of the first events. Once its buffer is full, it waits at the gate.
         let (mut sent, mut dropped) = (0, 0);
         let mut put = || {
             let is_put = queue.put(&event);

@@ -28,7 +28,8 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs the load that the command line asks for, and prints the report.
 ///
-/// It is not `async`: otherwise the compiler would compile all of it again for the example that awaits it.
+/// `tokio::main` makes this function synchronous. Otherwise the compiler would compile all of it again for the example
+/// that awaits it.
 #[tokio::main]
 pub async fn main() -> ExitCode {
     let done = match Arguments::read(env::args_os().skip(1)) {
@@ -53,7 +54,8 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let of_uri = if let Place::Given(options) = &place { options.pool.clone() } else { PoolOptions::default() };
     let pool_options = arguments.pool_options(of_uri)?;
     if let Place::Given(options) = &place {
-        // Reads the files that the options name now, before anything is connected or printed.
+        // Building a client reads the files that the options name, so errors in them appear before anything is
+        // connected or printed.
         Client::new((**options).clone()).map(drop).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     }
     let server = Server::start(place).await?;
@@ -71,7 +73,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         return Err(error.into());
     }
 
-    // Created only once the server has answered: the file may be the result of an earlier run.
+    // The file is created only once the server has answered, because it may hold the result of an earlier run.
     let events = match &arguments.events {
         None => None,
         Some(path) => match File::create(path).and_then(|file| EventFile::start(file, events::ROOM)) {
@@ -128,7 +130,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         most,
     };
     match arguments.json {
-        // The reader may be gone.
+        // An error means that nothing reads the output any more.
         true => _ = writeln!(io::stdout(), "{}", table.json()),
         false => print!("{table}"),
     }
@@ -145,7 +147,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 
 /// Shows the load until the time is up or Ctrl-C is pressed. Returns whether Ctrl-C was pressed.
 async fn watch_the_clock(load: &Load, client: &Client, happenings: &Happenings, mut live: Live) -> bool {
-    // One future for the whole time: a new one in each iteration would miss a Ctrl-C between iterations.
+    // All iterations poll the same future. A new future in each iteration would miss a Ctrl-C between iterations.
     let (end, interrupt) = (tokio::time::sleep(live.whole()), tokio::signal::ctrl_c());
     tokio::pin!(end, interrupt);
     let mut ticks = tokio::time::interval(live.pace());

@@ -12,12 +12,12 @@ use wharf::client::{ClientStatus, TopologyEvent};
 use crate::load::{Load, Results, quantile};
 use crate::picture::{self, Moment, Server};
 
-/// The events of the servers, as text, with the time since the start of the load.
+/// The events of the servers as text, each with the time at which it happened.
 #[derive(Clone, Default)]
 pub struct Happenings(Arc<Mutex<Vec<(Instant, String)>>>);
 
 impl Happenings {
-    /// Notes servers that become available, change their role or fail.
+    /// Returns a subscriber that records when a server becomes available, changes its role or fails.
     pub fn of_servers(&self) -> impl Fn(&TopologyEvent) + Send + Sync + 'static {
         let this = self.clone();
         move |event| {
@@ -30,7 +30,7 @@ impl Happenings {
         }
     }
 
-    /// Notes pools that are cleared.
+    /// Returns a subscriber that records when a pool is cleared.
     pub fn of_pools(&self) -> impl Fn(&PoolEvent) + Send + Sync + 'static {
         let this = self.clone();
         move |event| {
@@ -66,21 +66,21 @@ enum Output {
     Json,
 }
 
-/// Shows a load at one moment after another.
+/// Shows the progress of a load.
 pub struct Live {
     output: Output,
     whole: Duration,
     most: u32,
     rates: Vec<u64>,
     last: (Duration, Results),
-    /// How many events were shown as lines.
+    /// The number of events that earlier moments have reported.
     told: usize,
     /// How many lines the picture has.
     drawn: usize,
 }
 
 impl Live {
-    /// `whole` is the planned length of the load, and `most` is `maxPoolSize`.
+    /// Chooses the output. `whole` is the planned length of the load, and `most` is `maxPoolSize`.
     pub fn new(json: bool, whole: Duration, most: u32) -> Self {
         let terminal = Term::stderr();
         let output = match terminal.is_term() {
@@ -96,7 +96,7 @@ impl Live {
         self.whole
     }
 
-    /// Returns how often to show the load.
+    /// Returns the time between two moments that are shown.
     pub fn pace(&self) -> Duration {
         Duration::from_millis(if matches!(self.output, Output::Picture(_)) { 250 } else { 1_000 })
     }
@@ -105,7 +105,7 @@ impl Live {
         let events = happenings.since(load.begun());
         let moment = self.moment(load, status, &events);
         match &self.output {
-            // The run goes on without a reader.
+            // The run continues even if nothing reads the output.
             Output::Json => _ = writeln!(io::stdout(), "{}", picture::json(&moment)),
             Output::Text => picture::describe(&moment).iter().for_each(|line| eprintln!("{line}")),
             Output::Picture(terminal) => {
@@ -131,7 +131,8 @@ impl Live {
         self.rates.push(rate as u64);
         let recent: Histogram = now.times.checked_sub(&before.times).expect("the counts only grow");
         let (gap, last) = now.successes.longest_gap();
-        // The current gap counts, too, unless it is only a short pause between two successes.
+        // The gap since the last success is included, unless it is short enough to be a normal pause between two
+        // successes.
         let present = Some(elapsed.saturating_sub(last)).filter(|present| *present > REST);
         Moment {
             elapsed,

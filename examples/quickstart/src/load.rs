@@ -29,7 +29,8 @@ pub struct Load {
     started: Instant,
     tasks: JoinSet<()>,
     stop: Arc<AtomicBool>,
-    /// There are several, so that threads rarely contend, but fewer than tasks, because histograms are large.
+    /// There are several recorders, so that threads rarely contend. There are fewer recorders than tasks, because
+    /// histograms are large.
     recorders: Vec<Arc<Mutex<Results>>>,
 }
 
@@ -83,7 +84,7 @@ impl Load {
 pub struct Results {
     /// The number of successful operations.
     pub operations: u64,
-    /// Their durations, in nanoseconds, with the wait for a connection.
+    /// Their durations, in nanoseconds, including the wait for a connection.
     pub times: Histogram,
     /// When operations succeeded.
     pub successes: Successes,
@@ -123,8 +124,8 @@ pub fn quantile(times: &Histogram, fraction: f64) -> Option<u64> {
     times.quantile_bucket(fraction).expect("the fraction is valid").map(|bucket| bucket.end())
 }
 
-/// The times of successful operations, with one bit for each [`SLOT`] from the start of the load. Each task writes to
-/// its own recorder, so that tasks share nothing.
+/// The times of successful operations, with one bit for each [`SLOT`] from the start of the load. Each recorder has its
+/// own bits, which are combined when the results are read.
 #[derive(Default)]
 pub struct Successes(Vec<u64>);
 
@@ -163,7 +164,7 @@ impl Successes {
     }
 }
 
-/// One task: runs one operation after another, until it is told to stop.
+/// Runs one operation after another until `stop` is set. Each task of the load runs this function.
 async fn work(client: Client, number: u32, begun: Instant, stop: Arc<AtomicBool>, recorder: Arc<Mutex<Results>>) {
     let ping = rawdoc! { "ping": 1 };
     let find = rawdoc! { "find": COLLECTION, "filter": { "_id": i64::from(number % DOCUMENTS) } };

@@ -1,4 +1,4 @@
-//! The picture of a running load: pure functions of its numbers and of the terminal's width.
+//! The picture of a running load. These functions depend only on the load's numbers and the terminal's width.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Server {
 /// How many of the latest events the picture shows.
 const EVENTS: usize = 6;
 
-/// Draws a moment below `events`, in lines of at most `width` columns.
+/// Draws a moment and the latest of `events`, in lines of at most `width` columns.
 pub fn draw(moment: &Moment, events: &[String], width: usize, colours: bool) -> Vec<String> {
     let paint = |code: u8, text: String| if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text };
     let [p50, p99, longest] = moment.latencies.map(|nanos| nanos.map_or("-".to_owned(), time));
@@ -80,7 +80,7 @@ pub fn draw(moment: &Moment, events: &[String], width: usize, colours: bool) -> 
     for server in &moment.servers {
         let colour = if server.kind == "Unknown" { 31 } else { 1 };
         lines.push(paint(colour, cut(&format!("{} {}", server.address, server.kind), width)));
-        // The bar fills the rest of a line with four numbers of three or four digits.
+        // The bar fills the space that remains beside four numbers of three or four digits.
         lines.push(cut(&format!("  {} {}", bar(server, width.saturating_sub(51).clamp(4, 40)), server.pool()), width));
     }
     let latest = &events[events.len().saturating_sub(EVENTS)..];
@@ -126,7 +126,7 @@ fn clock(moment: &Moment) -> String {
     format!("{:.1} of {} s", moment.elapsed.as_secs_f64(), moment.whole.as_secs())
 }
 
-/// Draws the latest of these rates, one in each column. A rate of zero leaves its column empty.
+/// Draws the latest of these rates, one per column. A rate of zero leaves its column empty.
 fn sparkline(rates: &[u64], highest: u64, width: usize) -> String {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let level = |rate: &u64| match *rate {
@@ -136,7 +136,7 @@ fn sparkline(rates: &[u64], highest: u64, width: usize) -> String {
     rates[rates.len().saturating_sub(width)..].iter().map(level).collect()
 }
 
-/// Draws the connections in use and the idle connections, as parts of the pool's maximum.
+/// Draws the connections in use and the idle connections as shares of the pool's maximum.
 fn bar(server: &Server, cells: usize) -> String {
     let most = if server.most == 0 { server.in_use + server.idle } else { server.most };
     let share = |connections: u32| (connections as usize * cells).div_ceil(most.max(1) as usize).min(cells);

@@ -1,4 +1,4 @@
-//! The results for the user.
+//! The report that the user sees.
 
 use std::fmt;
 use std::path::Path;
@@ -111,8 +111,8 @@ impl Table<'_> {
     /// Returns the time within which this fraction of all check-outs completed, including check-outs that found a
     /// connection at once.
     ///
-    /// It exceeds the true time by at most 3.2 %. Without errors, each check-out is part of an operation, and the
-    /// operation's time is more exact. So the result is at most the operation's time.
+    /// The result exceeds the true time by at most 3.2 %. Without errors, each check-out is part of an operation, whose
+    /// time is known more exactly. So the result is limited to the operation's time.
     fn check_out_time(&self, quantile: f64) -> Option<String> {
         let most = self.operation_time(quantile).filter(|_| self.results.errors.is_empty()).unwrap_or(u64::MAX);
         let (mut at_once, mut others) = (0, Times::default());
@@ -172,7 +172,7 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, count: u64, remark: &str) -> fmt:
     writeln!(f, "{}", format!("{name:<38}{count:>14}  {remark}").trim_end())
 }
 
-/// Writes text on lines that are indented and fit the terminal. A word that is longer than a line is cut into pieces.
+/// Writes text on indented lines that fit the terminal. A word that is longer than a line is cut into pieces.
 fn wrapped(f: &mut fmt::Formatter<'_>, indent: &str, text: &str) -> fmt::Result {
     let most = COLUMNS - indent.len();
     let mut line = String::new();
@@ -200,7 +200,7 @@ fn latencies(f: &mut fmt::Formatter<'_>, name: &str, of: impl Fn(f64) -> Option<
     writeln!(f)
 }
 
-/// Formats a gap, which is known to 10 ms.
+/// Formats a gap, which is measured to a precision of 10 ms.
 pub fn gap(gap: Duration) -> String {
     if gap.is_zero() { "below 10 ms".to_owned() } else { time(u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)) }
 }

@@ -14,10 +14,10 @@ use crate::arguments::Place;
 
 /// The number of documents in the collection that the load reads.
 pub const DOCUMENTS: u32 = 100;
-/// How long the first command may take, if the connection string has no limit.
+/// How long the first command may take if the connection string sets no limit.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// Running servers.
+/// The deployment in use.
 pub enum Server {
     Embedded(EmbeddedServer),
     Mongod(Mongod),
@@ -45,7 +45,7 @@ impl Server {
         }
     }
 
-    /// Returns how to connect to the deployment.
+    /// Returns the options with which to connect to the deployment.
     pub fn options(&self) -> Result<Options, Box<dyn Error>> {
         let options = match self {
             Self::Embedded(server) => Options::new([&*server.address()])?,

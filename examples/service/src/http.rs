@@ -1,4 +1,4 @@
-//! A single HTTP request without a library, for `top` and for the tests.
+//! Sends a single HTTP request without a library, for `top` and for the tests.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use tokio::net::TcpStream;
 
 /// Sends a request to `host:port`. Returns the status and the body of the response.
 ///
-/// It uses HTTP/1.0, in which the end of the stream ends the body.
+/// It uses HTTP/1.0, in which the body extends to the end of the stream.
 ///
 /// # Errors
 ///
-/// Returns the network's error, or an error if the response is not HTTP.
+/// Returns an error if the network fails or the response is not HTTP.
 pub async fn request(server: &str, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(server).await?;
     let length = body.len();

@@ -11,7 +11,7 @@ pub struct PoolRow {
     pub address: String,
     /// `ready`, `paused` or `closed`.
     pub phase: String,
-    /// Connections that are checked out or drained.
+    /// Connections that are checked out or being drained.
     pub in_use: u32,
     /// Connections that can be checked out.
     pub idle: u32,
@@ -23,11 +23,12 @@ pub struct PoolRow {
     pub max: u32,
     /// Check-outs that found a connection at once.
     pub hits: u64,
-    /// Check-outs that got a connection any other way.
+    /// Check-outs that got a connection in any other way.
     pub others: u64,
     /// Check-outs that reached a time limit.
     pub timeouts: u64,
-    /// The times of these check-outs: for each bucket, the longest time that it counts, in nanoseconds, and its count.
+    /// The durations of the check-outs in `others`: for each bucket, the longest duration that it counts, in
+    /// nanoseconds, and its count.
     pub waits: Vec<(u64, u64)>,
     /// The connections that have been in use for the longest time, if the pool accounts for holders.
     #[serde(default)]
@@ -73,7 +74,8 @@ impl PoolRow {
     }
 }
 
-/// Describes the longest holders. Without accounting, the pool knows only their number.
+/// Describes the holders that have held their connections for the longest time. Without accounting, the pool knows only
+/// how many holders there are.
 fn holders(pool: &Pool<Endpoint>) -> Vec<String> {
     let accounted = pool.holders().into_iter().filter(|holder| holder.call_site.is_some());
     accounted.take(LISTED).map(|holder| holder.to_string()).collect()

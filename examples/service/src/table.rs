@@ -1,4 +1,4 @@
-//! The table that `top` shows: a pure function of the data and of the terminal's width.
+//! The table that `top` shows. It depends only on the data and on the terminal's width.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn quantile(buckets: &[(u64, u64)], fraction: f64) -> Option<u64> {
     })
 }
 
-/// A column: its title, its width, and how soon a narrow table leaves it out (the largest number first).
+/// A column. A narrow table leaves out columns, starting with the largest rank.
 struct Column {
     title: &'static str,
     width: usize,
@@ -95,14 +95,15 @@ const COLUMNS: [Column; 11] = [
 
 /// The minimum width of the address when only the most important columns are shown.
 const ADDRESS: usize = 8;
-/// The rank of the last of the most important columns.
+/// The largest rank of the most important columns.
 const IMPORTANT: u8 = 2;
 /// The minimum width of the address when other columns are shown: the width of `127.0.0.1:27017`.
 const WHOLE_ADDRESS: usize = 15;
 
 /// Renders the table for a terminal of `width` columns. The first line contains the titles. No line is wider than the
 /// terminal: columns that do not fit are left out, the least important first, and a long address is cut in its middle,
-/// so that its port remains. The longest holders follow below the pools, one per line.
+/// so that its port remains. The holders that have held a connection for the longest time follow below the pools, one
+/// per line.
 #[must_use]
 pub fn render(lines: &[Line], width: usize) -> Vec<String> {
     let mut columns: Vec<&Column> = COLUMNS.iter().collect();
@@ -150,7 +151,7 @@ pub fn json(lines: &[Line], elapsed: Duration) -> Value {
     json!({ "seconds": elapsed.as_secs_f64(), "pools": lines.iter().map(pool).collect::<Vec<_>>() })
 }
 
-/// Fits a number to a width: cut with `~` at its end, or padded with spaces before it.
+/// Fits a number into a width: pads it with spaces on the left, or cuts it and marks the cut with `~`.
 fn fitted(text: &str, width: usize) -> String {
     let mut letters = letters(text);
     if letters.len() > width {

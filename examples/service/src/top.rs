@@ -30,25 +30,25 @@ use crate::table::{json, lines, render};
 #[derive(Debug, Parser)]
 #[command(name = "top")]
 pub struct Arguments {
-    /// The service whose pools to show, by its /pools (see the example `service`)
+    /// Show the pools of this service, which must serve /pools (see the example `service`)
     #[arg(long, value_name = "HOST:PORT")]
     service: Option<String>,
     /// Time between two tables, in milliseconds (at least 10)
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(10..))]
     interval: u64,
-    /// Width of the table where the output is not a terminal
+    /// Width of the table if the output is not a terminal
     #[arg(long, value_name = "COLUMNS", default_value_t = 80)]
     width: u16,
-    /// Print a line of JSON at each interval instead of tables, until a signal or the end of the output's reader
+    /// Print a line of JSON at each interval instead of tables, until a signal arrives or the output is closed
     #[arg(long)]
     json: bool,
 }
 
-/// Shows the pools until the user ends it.
+/// Shows the pools until the user quits.
 ///
 /// # Errors
 ///
-/// The error of the terminal, of the service, or of the demo load's server.
+/// Returns an error if the terminal, the service or the demo load's server fails.
 pub async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let interval = Duration::from_millis(arguments.interval);
     let source = match &arguments.service {
@@ -103,10 +103,11 @@ fn print_line(line: &impl Display) -> io::Result<bool> {
 
 async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>> {
     let (mut before, mut since) = (source.read().await?, Instant::now());
-    // The terminal's state must be restored after a signal, too.
+    // The terminal's state must also be restored after a signal.
     let mut ended = pin!(end_signal()?);
     let mut shown = lines(&before, &before, interval);
-    // An interval's first tick would fire at once, and compare two readings with no time between them.
+    // The first tick of a plain `interval` would complete at once. The table would then compare two readings with no
+    // time between them.
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let screen = Screen::open()?;
@@ -128,7 +129,8 @@ async fn live(source: &Source, interval: Duration) -> Result<(), Box<dyn Error>>
     }
 }
 
-/// Completes when a signal asks the process to end. After this call, these signals have no other effect.
+/// Returns a future that completes when a signal asks the process to terminate. After this call, these signals have no
+/// other effect.
 fn end_signal() -> io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     {

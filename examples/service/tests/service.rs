@@ -1,4 +1,4 @@
-//! The examples as a user runs them: `top`, and the service on a replica set, with its metrics, its dashboard, a
+//! Tests the examples as a user runs them: `top`, and the service on a replica set, with its metrics, its dashboard, a
 //! failover and its shutdown.
 #![cfg(unix)]
 
@@ -24,11 +24,11 @@ use wharf_servers::replica_set::{ReplicaSet, ReplicaSetOptions, shared};
 use wharf_service::http::request;
 use wharf_service::pools::PoolRow;
 
-/// Ends a test that hangs.
+/// The time after which a test that hangs fails.
 const AGES: Duration = Duration::from_secs(60);
 const AGES_MS: i32 = 60_000;
 
-/// Returns the command of an example, which `cargo test` builds before it runs any test.
+/// Returns the command that runs an example. `cargo test` builds the examples before it runs any test.
 fn example(name: &str) -> Command {
     let test = env::current_exe().unwrap();
     let example: PathBuf = test.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -70,7 +70,7 @@ impl Running {
         request(&self.address, "POST", path, &body.to_string()).await.unwrap()
     }
 
-    /// Returns the accounts of an owner: their balances by their identifiers.
+    /// Returns the balances of an owner's accounts, by identifier.
     async fn accounts(&self, owner: &str) -> BTreeMap<String, i64> {
         let (status, accounts) = self.get(&format!("/accounts/{owner}")).await;
         assert_eq!(status, 200, "{accounts}");
@@ -92,7 +92,7 @@ impl Running {
         self.ended().await;
     }
 
-    /// Waits for the end of the service, and asserts that it ends on its own and leaves no connections.
+    /// Waits until the service ends, and asserts that it ends on its own and leaves no connections.
     async fn ended(mut self) {
         let status = tokio::time::timeout(AGES, self.child.wait()).await.expect("the service does not end").unwrap();
         assert!(status.success(), "{status}");
@@ -100,7 +100,7 @@ impl Running {
     }
 }
 
-/// Returns the samples of a scrape: each line's value by its name and labels.
+/// Returns the values of all samples in a scrape, by name and labels.
 fn samples(scraped: &str) -> BTreeMap<String, f64> {
     let lines = scraped.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -111,7 +111,7 @@ fn samples(scraped: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// Returns the names of metrics in a query.
+/// Returns the names of wharf's metrics in a query.
 fn queried(query: &str) -> impl Iterator<Item = &str> {
     let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("wharf_"))
@@ -138,13 +138,13 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 async fn service_keeps_accounts_and_shows_its_pools() {
     let set = blocking(|| shared().unwrap()).await;
     let service = Running::start(&set.uri()).await;
-    // Two batches of 100 after the first batch.
+    // The service reads 100 accounts per batch, so these need two batches after the first.
     for number in 0..250 {
         let account = json!({ "_id": format!("a{number}"), "owner": "Ann \"A\"", "balance": number });
         let (status, opened) = service.post("/accounts", account.clone()).await;
         assert_eq!((status, serde_json::from_str(&opened).ok()), (201, Some(account)), "{opened}");
     }
-    // Two batches of totals.
+    // With these owners, the totals need two batches.
     for number in 0..110 {
         let account = json!({ "_id": format!("c{number}"), "owner": format!("Carol {number:03}"), "balance": number });
         assert_eq!(service.post("/accounts", account).await.0, 201);
@@ -204,7 +204,7 @@ async fn service_keeps_accounts_and_shows_its_pools() {
     let created = value("wharf_pool_create_seconds_sum", "");
     assert!(created > 0.0 && created < AGES.as_secs_f64(), "{created}");
     assert!(scraped.contains("# TYPE wharf_pool_create_seconds histogram"), "{scraped}");
-    // The stages of a plain TCP connection, and no others.
+    // A plain TCP connection goes through three stages and no others.
     let mut stages = 0.0;
     for (stage, times) in
         [("resolve", 1.0), ("connect", 1.0), ("hello", 1.0), ("proxy", 0.0), ("tls", 0.0), ("authenticate", 0.0)]
@@ -237,19 +237,20 @@ async fn service_keeps_accounts_and_shows_its_pools() {
     service.end("-TERM").await;
 }
 
-/// The number of accounts of one owner, and the number of owners with one account each. Both make several batches.
+/// The number of accounts of one owner, and the number of owners with one account each. Both are enough for several
+/// batches.
 const RICH: usize = 260;
 const OTHERS: usize = 110;
-/// The tasks that write.
+/// The number of tasks that write.
 const WRITERS: usize = 16;
-/// How many times each of them writes before the kill, and after the election.
+/// How many times each of these tasks writes before the kill, and again after the election.
 const TURNS: i64 = 20;
 
 /// When each request of a task began and ended.
 type Times = Vec<(Instant, Instant)>;
 
 /// Money moves from one account to another while the primary is killed. No request fails, and each acknowledged
-/// transfer and new account exists exactly once. In the meantime, other requests read several batches without missing a
+/// transfer and new account exists exactly once. Meanwhile, other requests read several batches without missing a
 /// document.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn service_survives_the_loss_of_its_primary() {
@@ -286,7 +287,8 @@ async fn service_survives_the_loss_of_its_primary() {
         while let Some(done) = writers.join_next().await {
             let (writer, turns, times) = done.unwrap();
             turns_of[writer] = turns;
-            // The primary still answers for a moment after `begun`, so this writer's request may have begun since then.
+            // The primary still answers for a moment after `begun`, so the request that was in progress at the kill may
+            // have started after `begun`.
             met += usize::from(times.into_iter().any(|(from, to)| from < lost && to > lost));
         }
         assert!(met > 0, "no write was in progress when the primary was killed");
@@ -430,7 +432,7 @@ async fn service_completes_its_requests_before_it_ends() {
         let noticed = async {
             while !is_in_progress().await {}
             service.signal(signal).await;
-            // The service does not accept further connections after a signal.
+            // After a signal, the service does not accept further connections.
             while TcpStream::connect(&service.address).await.is_ok() {}
         };
         tokio::time::timeout(AGES, noticed).await.expect("the service does not notice the signal");
@@ -445,7 +447,8 @@ async fn service_completes_its_requests_before_it_ends() {
     }
 }
 
-/// The service is blocked while it prints its address, which it does before its first connection.
+/// The service blocks while it prints its address, because its output is full. It prints the address before it accepts
+/// a connection.
 #[tokio::test]
 async fn signal_before_the_first_connection_ends_the_service() {
     let (mut lines, mut full) = UnixStream::pair().unwrap();

@@ -1,4 +1,5 @@
-//! `top` in a terminal: its output, and the state in which it leaves the terminal. And elsewhere: a table, or JSON.
+//! Tests `top` in a terminal: its output, and the state in which it leaves the terminal. Without a terminal, `top`
+//! prints a table or JSON.
 #![cfg(unix)]
 
 use std::env;
@@ -14,10 +15,10 @@ use std::time::{Duration, Instant};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 
-/// Ends a test that hangs.
+/// The time after which a test that hangs fails.
 const AGES: Duration = Duration::from_secs(60);
 
-/// Returns an example, which `cargo test` builds before it runs any test.
+/// Returns the path of an example. `cargo test` builds the examples before it runs any test.
 fn example(name: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     let example = test.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -25,7 +26,7 @@ fn example(name: &str) -> PathBuf {
     example
 }
 
-/// `top` with its demo, in a separate terminal. Dropping it ends it.
+/// `top` with its demo, in a separate terminal. Dropping this value kills `top`.
 struct Shown {
     top: Child,
     keyboard: File,
@@ -45,7 +46,7 @@ impl Shown {
         let keyboard = File::from(both.master);
         let mut screen = keyboard.try_clone().unwrap();
         let (sender, printed) = mpsc::channel();
-        // Ends when the terminal is closed.
+        // The thread ends when the terminal is closed.
         thread::spawn(move || {
             let mut chunk = [0; 4096];
             while let Ok(length @ 1..) = screen.read(&mut chunk) {
@@ -78,7 +79,7 @@ impl Shown {
                 Some(status) => return status.success(),
                 None => assert!(begun.elapsed() < AGES, "top does not end"),
             }
-            // Its output must be read, or it would block.
+            // `top` would block if its output were not read.
             self.seen.extend(self.printed.recv_timeout(Duration::from_millis(10)).unwrap_or_default());
         }
     }
@@ -96,7 +97,7 @@ impl Drop for Shown {
 fn table_fits_the_terminal_and_is_no_wider() {
     for (columns, rows) in [(40, 12), (60, 24), (80, 24), (200, 60), (9, 2)] {
         let mut shown = Shown::start(columns, rows);
-        // Three tables. The last two have numbers for an interval.
+        // Waits for three tables. The last two contain the numbers of an interval.
         let mut at = 0;
         for _ in 0..3 {
             at = shown.wait_for("POO", at);

@@ -81,7 +81,7 @@ fn scram_final(bytes: &[u8]) -> bool {
     let challenge = ClientFirst::new("user", NONCE).read(FIRST).expect("the RFC's example was refused");
     let (_, verification) = challenge.answer(&KEYS);
     let accepted = verification.check(bytes).is_ok();
-    // An accepted server must have proven that it knows the password, and only this signature proves that.
+    // A server is accepted only if it has proven that it knows the password, and only this signature proves it.
     assert!(!accepted || bytes.starts_with(FINAL), "another signature was accepted");
     accepted
 }

@@ -58,8 +58,8 @@ fn op_msg(bytes: &[u8]) -> bool {
     encode_again(&message, &mut encoded);
     let again = Message::decode(&encoded, LIMITS).expect("an encoded message is not decoded");
     assert_same(&message, &again);
-    // A message with its body first and without undefined flags has only one encoding. Its checksum follows from the
-    // bytes before it.
+    // A message with its body first and without undefined flags has only one encoding. Its checksum is determined by
+    // the bytes before it.
     let flags = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
     if bytes[20] == 0 && flags == message.flags.bits() {
         assert_eq!(encoded, bytes);
@@ -119,7 +119,7 @@ fn decompress(bytes: &[u8]) -> bool {
 
 pub const COMPRESS: Target = Target { name: "compress", run: compress, seeds: messages, mend: as_it_is, words: &[] };
 
-/// Takes any bytes as the content of a message. Any content can be compressed.
+/// Compresses a message that contains the bytes. This must succeed for any content.
 fn compress(bytes: &[u8]) -> bool {
     let body = rawdoc! { "b": Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() } };
     let flags = Flags::NONE;
@@ -127,7 +127,7 @@ fn compress(bytes: &[u8]) -> bool {
     let mut message = Vec::new();
     encode(&request, LIMITS.max_message_size, &mut message).expect("the input exceeds the limit");
     assert_survives(&message);
-    // The bytes themselves are also tried, and may be refused.
+    // The bytes themselves are also passed as a message, which may be refused.
     let mut buffer = Vec::new();
     let accepted = compressed::compress(bytes, Compressor::Snappy, LIMITS.max_message_size, &mut buffer);
     accepted.is_ok()

@@ -64,7 +64,8 @@ fn uri(bytes: &[u8]) -> bool {
         Ok(options) => options,
         Err(error) => {
             let shown = format!("{error} {error:?}");
-            // This also holds if the password is in the wrong place, as it may be without percent-encoding.
+            // The error must not show the password even if it is in the wrong place, as can happen without
+            // percent-encoding.
             let elsewhere = has_password(&text.replace(":hunter2secret@", ""));
             assert!(elsewhere || !shown.contains(PASSWORD), "{text:?}: {shown}");
             return false;

@@ -6,8 +6,8 @@
 //!
 //! [`instrument`] makes the replacements in a copy of the file, each as `if crate::pool::sync::mutant("name") { wrong }
 //! else { right }`. So one build, made by [`instrumented`](crate::instrumented), contains all mutants. The environment
-//! variable `WHARF_MUTANT` selects one of them. Without that build, the test `proof` checks that each fragment is where
-//! the catalogue says it is.
+//! variable `WHARF_MUTANT` selects one of them. The test `proof` does not need that build to check that each fragment
+//! is where the catalogue says it is.
 //!
 //! # Fragments
 //!
@@ -69,8 +69,8 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
     .flatten()
 }
 
-/// Returns whether the pool in this build contains a mutant: each build has only one of the two ways to park. A mutant
-/// that is not in the catalogue counts as present.
+/// Returns whether the pool in this build contains a mutant. Each build has only one of the two ways to park, and
+/// therefore only the mutants of that one. A mutant that is not in the catalogue is assumed to be present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
         true => "pool/core/waitlist/own.rs",
@@ -83,8 +83,8 @@ pub fn is_present(mutant: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Names each edit whose fragment does not occur exactly once, with its mutant and file. If every fragment occurs
-/// exactly once, names the first edit whose fragment overlaps another fragment.
+/// Returns an error that names each edit whose fragment does not occur exactly once, with its mutant and file. If every
+/// fragment occurs exactly once, the error names the first edit whose fragment overlaps another fragment.
 pub fn instrument(file: &Path, source: &str) -> Result<String, String> {
     apply(catalogue().filter(|mutant| Path::new(mutant.file) == file), source)
 }

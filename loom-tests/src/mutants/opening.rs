@@ -1,4 +1,4 @@
-//! Mutants of the counts, of the permits and of opening connections.
+//! Mutants of the counts, the permits and the opening of connections.
 
 use super::{Edit, Mutant};
 

@@ -1,4 +1,4 @@
-//! Mutants of a check-out's search, of the queue and of the grants.
+//! Mutants of a check-out's search, the queue and the grants.
 
 use super::{Edit, Mutant};
 

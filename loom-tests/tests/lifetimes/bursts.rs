@@ -1,4 +1,5 @@
-//! Bursts: thousands of check-outs wait for one small pool, so that its wait list allocates and frees memory.
+//! Bursts: thousands of check-outs that wait for one small pool at once and make its wait list allocate and free
+//! memory.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -8,12 +9,12 @@ use super::occurrences::Occurrence;
 use super::{Bomb, CheckOut, Dice, MOST_LEAKED, POOLS, Parcels, World, clear, close, hoard, new_pool, owned, poll};
 use wharf::{Connection, Pool};
 
-/// The smallest number of check-outs in a burst, and the largest number that is added to it.
+/// The minimum number of check-outs in a burst, and the limit of the random number that is added to it.
 const CHECK_OUTS: (u64, u64) = (1_500, 3_000);
-/// The largest number of check-outs that bursts leak, in addition to [`MOST_LEAKED`].
+/// The maximum number of check-outs that bursts leak, in addition to [`MOST_LEAKED`].
 const MOST_LEAKED_INSIDE: usize = 100;
 
-/// A waker that does nothing. The sanitizer notices if the waker is used too late.
+/// A waker that does nothing. The sanitizer notices if the waker is used after it was freed.
 struct Quiet;
 
 impl Wake for Quiet {
@@ -28,7 +29,7 @@ fn new_waker(dice: &mut Dice) -> Waker {
     }
 }
 
-/// Waiting check-outs, in order.
+/// A burst: its waiting check-outs in queue order, and the connections that it holds.
 struct Burst<'w> {
     world: &'w World,
     pool: Pool<Parcels>,
@@ -37,7 +38,7 @@ struct Burst<'w> {
 }
 
 impl World {
-    /// The work of one thread that runs bursts.
+    /// Runs bursts until the test ends.
     pub fn bursts(&self, number: u64) {
         let _inside = self.runtime.enter();
         let mut dice = Dice(number << 32);
@@ -117,7 +118,7 @@ impl Burst<'_> {
         self.waiting.drain(..served);
     }
 
-    /// Drops check-outs in a stretch of the queue: all of them, or one in two, three …
+    /// Drops check-outs in a stretch of the queue: all of them, or every second, third or fourth.
     fn cancel_inside(&mut self, dice: &mut Dice) {
         let (stretch, step) = (self.stretch(dice), 1 + dice.roll(4) as usize);
         let mut index = 0;
@@ -144,7 +145,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Leaks a check-out. Then closes the pool, which the leaked handle would keep open.
+    /// Leaks a check-out, and closes the pool, because the leaked handle would keep it open.
     fn leak_inside(&mut self, dice: &mut Dice) {
         let Some(index) = self.stretch(dice).next() else { return };
         if hoard(self.waiting.remove(index), MOST_LEAKED + MOST_LEAKED_INSIDE) {
@@ -153,7 +154,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Returns a range of check-outs that excludes the first and the last check-out.
+    /// Returns a random range of the waiting check-outs, without the first and the last.
     fn stretch(&self, dice: &mut Dice) -> std::ops::Range<usize> {
         let Some(inside) = self.waiting.len().checked_sub(2) else { return 0..0 };
         let start = dice.roll(1 + inside as u64);
@@ -161,7 +162,7 @@ impl Burst<'_> {
         1 + start as usize..1 + (start + length) as usize
     }
 
-    /// Drops the waiting check-outs.
+    /// Drops the waiting check-outs, the held connections and the handle to the pool.
     fn end(self, dice: &mut Dice) {
         let Self { mut waiting, held, pool, .. } = self;
         if dice.roll(2) == 0 {
@@ -193,7 +194,7 @@ impl Burst<'_> {
     }
 }
 
-/// Drops check-outs in order, in reverse, or on another thread, outside of the runtime.
+/// Drops the check-outs in order, in reverse order, or on another thread outside of the runtime.
 fn drop_all(waiting: &mut Vec<CheckOut>, dice: &mut Dice) {
     (0..waiting.len()).for_each(|_| Occurrence::Cancelled.note());
     match dice.roll(3) {

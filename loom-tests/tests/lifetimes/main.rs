@@ -1,4 +1,4 @@
-//! A stress test of lifetimes, for AddressSanitizer, because models and safe tests do not notice accesses to freed
+//! A stress test of lifetimes under AddressSanitizer, because models and safe tests do not notice accesses to freed
 //! memory.
 //!
 //! ```text
@@ -8,11 +8,11 @@
 //!
 //! Threads check out connections of pools that other threads are replacing, closing and clearing. They cancel
 //! check-outs, leak waiting check-outs, and leave behind wakers that panic. They return connections on other threads,
-//! broken or undrained, and after their pool has ended. So a thread's note often names a pool that is gone. Other
-//! threads make thousands of check-outs wait at once; see `bursts`.
+//! broken or undrained, and after their pool has ended. So a thread's note often names a pool that no longer exists.
+//! Two more threads make thousands of check-outs wait at once; see `bursts`.
 //!
-//! The test runs for two seconds, or for `WHARF_SOAK_SECONDS`, and until each occurrence that it counts has happened at
-//! least once.
+//! The test runs for two seconds, or for `WHARF_SOAK_SECONDS`, and then goes on until each occurrence that it counts
+//! has happened at least once.
 #![cfg(not(any(loom, shuttle)))]
 
 mod bursts;
@@ -36,12 +36,12 @@ use wharf::{PoolEvent, PoolOptions, Stage};
 
 use occurrences::Occurrence;
 
-/// More threads than cores, so that they are interrupted between their steps.
+/// More threads than cores, so that threads are preempted between their steps.
 const THREADS: u64 = 6;
-/// Further threads, for the bursts.
+/// The number of additional threads, which run bursts.
 const BURSTING: u64 = 2;
 const POOLS: u64 = 3;
-/// The largest number of check-outs that are leaked. Each keeps its pool in memory.
+/// The maximum number of leaked check-outs. Each leaked check-out keeps its pool in memory.
 const MOST_LEAKED: usize = 500;
 /// How long the last connections may take to close, or a rare occurrence to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ type Outcome = Result<Connection<Parcels>, CheckOutError>;
 /// A check-out with its own handle to the pool.
 type CheckOut = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// A connection with contents on the heap that every user writes.
+/// A connection whose contents are on the heap. Every user writes them.
 struct Parcel {
     contents: Box<[u64; 16]>,
     condition: Condition,
@@ -105,7 +105,7 @@ impl Establish for Parcels {
     }
 }
 
-/// Numbers that look random.
+/// A generator of pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -117,8 +117,8 @@ impl Dice {
     }
 }
 
-/// A waker that panics without printing a message. The payload does not take any memory, because the pool leaks
-/// payloads, whose drop is also foreign code.
+/// A waker that panics without printing a message. Its payload takes no memory, because the pool leaks the payloads of
+/// panics: dropping them would also run foreign code.
 struct Bomb;
 
 impl Wake for Bomb {
@@ -132,7 +132,7 @@ impl Wake for Bomb {
 struct World {
     runtime: Handle,
     pools: [Mutex<Pool<Parcels>>; POOLS as usize],
-    /// Connections that other threads return.
+    /// Connections that are returned on a different thread from the one that checked them out.
     forwarded: Mutex<Vec<Connection<Parcels>>>,
     end: Instant,
 }
@@ -149,7 +149,7 @@ fn new_pool(dice: &mut Dice) -> Pool<Parcels> {
     pool
 }
 
-/// Pauses a pool and makes it ready again. Returns whether it was ready, because another thread may have closed it.
+/// Clears a pool and makes it ready again. Returns `false` if another thread has closed the pool.
 fn clear(pool: &Pool<Parcels>, dice: &mut Dice) -> bool {
     let interrupt = dice.roll(2) == 0;
     let has_cleared = pool.clear(Clear::new().interrupt_in_use_connections(interrupt)).unwrap();
@@ -166,7 +166,8 @@ fn owned(pool: &Pool<Parcels>) -> CheckOut {
     Box::pin(async move { pool.check_out().await })
 }
 
-/// Leaks a waiting check-out, unless enough have been leaked. Returns whether it did so.
+/// Leaks a waiting check-out, unless `most` check-outs have already been leaked. Returns whether it leaked the
+/// check-out.
 fn hoard(waits: CheckOut, most: usize) -> bool {
     let mut leaked = LEAKED.lock().unwrap();
     if leaked.len() >= most {
@@ -181,13 +182,13 @@ fn hoard(waits: CheckOut, most: usize) -> bool {
 }
 
 impl World {
-    /// Returns whether there is time left, or some occurrence has not happened yet.
+    /// Returns whether the test goes on: there is time left, or an occurrence has not happened yet.
     fn goes_on(&self) -> bool {
         let now = Instant::now();
         now < self.end || now < self.end + PATIENCE && !Occurrence::missing().is_empty()
     }
 
-    /// The work of one thread.
+    /// Uses, clears and replaces pools, and leaks check-outs, until the test ends.
     fn stress(&self, number: u64) {
         let _inside = self.runtime.enter();
         let mut dice = Dice(number << 32);
@@ -228,7 +229,7 @@ impl World {
         }
     }
 
-    /// Waits for a check-out, but not forever, because a leaked check-out may hold the connection.
+    /// Waits for a check-out with a time limit, because a leaked check-out may hold the connection.
     fn wait(&self, check_out: impl Future<Output = Outcome>, dice: &mut Dice) -> Option<Outcome> {
         let limit = Duration::from_micros(dice.roll(5_000));
         let outcome = self.runtime.block_on(async { timeout(limit, check_out).await.ok() });
@@ -264,7 +265,7 @@ impl World {
         drop(connection);
     }
 
-    /// Ends a pool, and replaces it.
+    /// Replaces a pool with a new one, and closes or drops the old pool.
     fn replace(&self, of: usize, dice: &mut Dice) {
         let new = new_pool(dice);
         let old = std::mem::replace(&mut *self.pools[of].lock().unwrap(), new);
@@ -277,7 +278,7 @@ impl World {
         }
     }
 
-    /// Leaks a waiting check-out, unless enough have been leaked.
+    /// Leaks a waiting check-out, unless the maximum has been reached.
     fn leak(&self, pool: &Pool<Parcels>) {
         let mut waits = owned(pool);
         if poll(waits.as_mut(), Waker::noop()).is_none() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Defines the occurrences, and the list of them.
+/// Defines the occurrences and a list of them all.
 macro_rules! occurrences {
     ($($(#[$documentation:meta])* $name:ident,)*) => {
         /// An occurrence in the life of a check-out or a pool.
@@ -20,7 +20,7 @@ occurrences! {
     Served,
     /// A check-out was refused: its pool was cleared or closed.
     Refused,
-    /// The connection for a check-out was not established.
+    /// A check-out failed because its connection could not be established.
     Failed,
     /// A check-out was dropped while it waited.
     Cancelled,
@@ -30,7 +30,7 @@ occurrences! {
     Exploded,
     /// A ready pool was cleared.
     Cleared,
-    /// A connection was kept, and another thread returned it.
+    /// A connection was kept for a while and then returned on another thread.
     Forwarded,
     /// A pool was replaced by another pool.
     Replaced,

@@ -7,41 +7,42 @@
 //! This takes about twelve minutes on two cores, including the negative controls. `-- --nocapture` shows each
 //! model's bound and number of executions, and how each mutant was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces
 //! the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline,hits` runs only the controls of models whose paths
-//! begin with `inline` or `hits`, and fails if a word selects none.
+//! begin with `inline` or `hits`, and fails if one of the words selects no control.
 //!
 //! A model checks one property, with two or three threads and one or two connections, and is named after the property.
-//! Its *bound* is the number of preemptions up to which all executions are explored. "none" means that all executions
-//! are explored. Models are never truncated by time or by number of executions, even if loom's environment variables
-//! ask for it.
+//! Its *bound* is a number of preemptions: loom explores all executions with at most that many. With "none", it
+//! explores all executions. Models are never truncated by time or by number of executions, even if loom's environment
+//! variables ask for it.
 //!
-//! A *mutant* is a deliberate fault of the pool. Weakened orderings are in `src`. All other mutants are in the
-//! catalogue `loom-tests/src/mutants/`, so the models run the code as it ships. `every_mutant_is_caught` builds a copy
-//! of the pool that contains the catalogue's mutants (`loom-tests/src/instrumented.rs`). It runs each mutant in a child
-//! process of that build, and requires the model to fail in time, by an assertion, a race or a deadlock.
+//! A *mutant* is a deliberate fault in the pool. Mutants that weaken an ordering are in `src`. All other mutants are in
+//! the catalogue `loom-tests/src/mutants/`, so the models run the code as it ships. `every_mutant_is_caught` builds a
+//! copy of the pool that contains the catalogue's mutants (`loom-tests/src/instrumented.rs`). It runs each mutant in a
+//! child process of that build, and requires the model to fail within a time limit, with an assertion, a race or a
+//! deadlock.
 //!
-//! Waiters park in one of two ways, which the `event-listener-queue` feature selects, and a mutant of one way counts only
-//! in builds that use that way. All models run with both ways. To save time, CI runs with events only the models of
-//! waiting, of openers and of the wait list alone, and the controls of the models of waiting and of the mutants that
-//! exist only with events. A wait takes more steps with events, so two models have a smaller bound with events, in
-//! parentheses in the list below; CI runs these two without events. An operation on an event is one step
-//! (`src/pool/sync/events.rs`), and a thread that is waiting for another thread polls twice and then sleeps
-//! (`src/pool/sync/patience.rs`).
+//! Waiters park in one of two ways, selected by the `event-listener-queue` feature. A mutant of one way is tested only
+//! in builds that use that way. All models can run with either. To save time, CI runs only some of them with events:
+//! the models of waiting, of openers and of the wait list alone. The controls that it runs with events are those of the
+//! models of waiting and of the mutants that exist only with events. A wait takes more steps with events, so two models
+//! have a smaller bound with events, which the list below gives in parentheses. CI runs these two models only without
+//! events. In the models, an operation on an event is a single step (`src/pool/sync/events.rs`), and a thread that
+//! waits for another thread polls twice and then sleeps (`src/pool/sync/patience.rs`).
 //!
 //! # A gap in loom
 //!
-//! loom (0.7.2) remembers only the last access to an atomic when it looks for orders to try. It forgets a load of one
-//! thread when another thread also loads, so it never tries the other thread's compare-and-swap before the first load.
-//! On plain loom atomics, nine of the mutants survive, and the ABA model, unbounded, passes after 21 executions instead
-//! of 161,622. `src/pool/sync/explored.rs` closes the gap.
+//! loom (0.7.2) remembers only the last access to an atomic when it looks for orders to try. When two threads load one
+//! after the other, it forgets the first load. So it never tries the second thread's compare-and-swap before that load.
+//! With loom's own atomics, nine of the mutants survive, and the ABA model without a bound passes after 21 executions
+//! instead of 161,622. `src/pool/sync/explored.rs` closes the gap.
 //!
 //! # Models
 //!
-//! Wake-ups and grants go through loom: a waiter that is not woken is a deadlock, which loom reports. Connections hold
-//! a loom cell, so a missing release or acquire is a race, which loom also reports. The models' own counts are in std's
-//! atomics, which loom does not see, so they do not order anything.
+//! Wake-ups and grants go through loom, so a waiter that is never woken causes a deadlock, which loom reports. Each
+//! connection holds a loom cell, so a missing release or acquire causes a race, which loom also reports. The models
+//! keep their own counts in std's atomics. loom does not see these, so they do not order anything.
 //!
-//! Each model runs some of the following operations concurrently, and each mutant runs the operations of its model.
-//! `system-tests/tests/proof.rs` compares both tables with the code.
+//! Each model runs some of the following operations concurrently, and each mutant is tested with the operations of its
+//! model. `system-tests/tests/proof.rs` compares this table and the table of models with the code.
 //!
 //! | run | public path | functions |
 //! | --- | --- | --- |
@@ -90,8 +91,8 @@
 //! | *take front* | `Front::take` | `Front::hold`, `release` |
 //! | *put front* | `Front::put` | the same |
 //!
-//! The threads of the models note their shard and the stack that they left there (`src/pool/core/nearby.rs`), as an
-//! application's threads do. More tests of the notes are in `system-tests/tests/pool/nearby.rs` and
+//! Like an application's threads, the threads of the models note their shard and the stack that they left there
+//! (`src/pool/core/nearby.rs`). More tests of the notes are in `system-tests/tests/pool/nearby.rs` and
 //! `system-tests/tests/fork/`.
 //!
 //! | model | runs | bound | mutants |

@@ -1,4 +1,4 @@
-//! The pictures as a browser draws them, in light and in dark. Needs headless Chromium:
+//! Tests of the pictures as a browser draws them, in the light and in the dark scheme. They need headless Chromium:
 //! `cargo test --manifest-path perf/Cargo.toml rendered -- --ignored`.
 
 use std::process::Command;
@@ -13,7 +13,7 @@ const SCHEMES: [(&str, u8, &str); 2] = [("light", 1, "#ffffff"), ("dark", 0, "#0
 /// The minimum contrast between text and its background (WCAG 2.2, level AA).
 const CONTRAST: f64 = 4.5;
 
-/// Writes the faults that it finds into the page's title.
+/// The script that looks for faults, and writes them into the page's title.
 const LOOK: &str = r#"
 const faults = [];
 const area = element => element.getBoundingClientRect();

@@ -13,7 +13,7 @@ use super::svg::{Axis, Canvas, End, GAP, MARGIN, SMALL, TEXT, WIDTH, spread, tic
 pub struct Recording {
     pub title: String,
     panels: Vec<Panel>,
-    /// When something happened that each panel shows as a vertical line, in seconds.
+    /// The time of an event, in seconds. Each panel shows it as a vertical line.
     event: f64,
     notes: String,
 }
@@ -27,7 +27,7 @@ struct Panel {
     series: Vec<Series>,
 }
 
-/// A value for each second, from the first on.
+/// A series with one value per second, starting with the first second.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Series {

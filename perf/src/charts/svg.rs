@@ -11,7 +11,7 @@ pub const MARGIN: f64 = 16.0;
 /// The size of most text.
 pub const TEXT: f64 = 12.0;
 pub const SMALL: f64 = 11.0;
-/// The mean width of a character, relative to the size of the text. In common fonts it is less.
+/// The estimated mean width of a character, relative to the size of the text. Common fonts are narrower.
 pub const EM: f64 = 0.62;
 /// The minimum vertical distance between labels.
 pub const GAP: f64 = 15.0;
@@ -137,7 +137,7 @@ impl Canvas {
         let left = MARGIN + 10.0 + widest(panel.subjects.iter().cloned());
         let right = WIDTH - MARGIN - 4.0 - widest(figures(panel).map(shown));
         let axis = Axis {
-            // The bars of a logarithmic axis start at least a decade below the shortest one.
+            // The bars of a logarithmic axis start at least a decade below the end of the shortest bar.
             low: if panel.logarithmic { decade(panel).0 / 10.0 } else { 0.0 },
             high: figures(panel).map(value).fold(f64::MIN_POSITIVE, f64::max),
             logarithmic: panel.logarithmic,
@@ -262,7 +262,7 @@ fn figures(panel: &Panel) -> impl Iterator<Item = &Number> {
     panel.rows.iter().flat_map(|row| panel.subjects.iter().filter_map(|subject| row.median.get(subject)))
 }
 
-/// Returns the powers of ten around all figures.
+/// Returns the powers of ten that enclose all figures.
 fn decade(panel: &Panel) -> (f64, f64) {
     let values = || figures(panel).map(value).filter(|value| *value > 0.0);
     let low = 10_f64.powf(values().fold(f64::INFINITY, f64::min).log10().floor());

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 
-/// A rectangle, by its edges.
+/// A rectangle, given by its edges.
 #[derive(Debug, Clone, Copy)]
 struct Area {
     left: f64,
@@ -31,7 +31,7 @@ fn number(element: &str, name: &str) -> f64 {
     attribute(element, name).parse().unwrap()
 }
 
-/// Returns the elements with this name, each on a line.
+/// Returns the elements with this name. Each element is on a separate line.
 fn elements<'a>(svg: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let start = format!("<{name} ");
     svg.lines().filter(move |line| line.starts_with(&start))
@@ -136,7 +136,7 @@ fn committed_pictures_are_drawn_from_the_committed_figures() {
     }
 }
 
-/// Returns a table's cells. The text of an earlier row completes a row's label.
+/// Returns a table's cells. A label that is only a number is completed with the text of an earlier row.
 fn table(page: &str, section: &str) -> Vec<Vec<String>> {
     let mut lines = page.lines().skip_while(|line| *line != section).skip_while(|line| !line.starts_with('|'));
     let plain = |cell: &str| cell.trim().replace(['*', '`'], "");

@@ -34,8 +34,8 @@ pub const DATABASE: &str = "perf";
 pub const READ: &str = "documents";
 /// The collection of the inserts. It is dropped before each turn.
 pub const WRITTEN: &str = "written";
-/// Number of turns of each subject in a round, and number of queries in a turn. An insert takes the server longer, so
-/// there is only one in a turn.
+/// Number of turns of each subject in a round, and number of queries in a turn. An insert takes the server longer than
+/// a query, so a turn has only one insert.
 const TURNS: u32 = 20;
 const QUERIES: u32 = 4;
 
@@ -63,7 +63,7 @@ impl Work {
         }
     }
 
-    /// Returns the claim about the client's CPU time, as a ratio to the time of each other subject.
+    /// Returns the limit that is claimed for the ratio of the client's CPU time to that of each other subject.
     fn limit(self) -> Limit {
         Limit::AtMost(match self {
             Self::Find | Self::Insert => 0.8,
@@ -252,7 +252,7 @@ fn transfer<T: Transfer>(arguments: &Documents) -> Result<(), Failure> {
             allocations: allocations as u64,
         })
     };
-    // The first turn opens the connection, and does not count.
+    // The first turn opens the connection, and is discarded.
     turn()?;
     take_turns(turn)
 }

@@ -37,11 +37,11 @@ const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(8);
 /// How long a set may take to elect a new primary.
 const ELECTION: Duration = Duration::from_secs(60);
-/// The length of the interval in which the usual throughput must be reached again, and the fraction of it that
-/// suffices.
+/// The length of the interval in which the usual throughput must be reached again, and the fraction of the usual
+/// throughput that suffices.
 const WINDOW: Duration = Duration::from_millis(500);
 const USUAL: f64 = 0.9;
-/// The latest time after the loss at which the stall begins.
+/// The time after the loss within which the stall must begin.
 const UNTIL_STALL: Duration = Duration::from_secs(1);
 
 const SUBJECTS: [Kind; 2] = [Kind::Client, Kind::OfficialRaw];
@@ -81,7 +81,7 @@ pub struct FailoverResult {
     pub first_error: Option<String>,
     /// The longest time without a successful operation.
     pub stall_seconds: f64,
-    /// The longest time of one operation.
+    /// The duration of the longest operation.
     pub longest_seconds: f64,
     /// The time from the loss to the first interval with the usual throughput. `None` if no interval reaches it.
     pub usual_after_seconds: Option<f64>,
@@ -91,7 +91,7 @@ pub struct FailoverResult {
 /// A value for each loss: its name, and how to read it.
 type Value = (&'static str, fn(&FailoverResult) -> f64);
 
-/// How much longer a time may be without counting as worse: a little more than the time between two operations of a
+/// How much longer a time may be without being judged worse: a little more than the time between two operations of a
 /// task.
 const GRAIN: f64 = 0.05;
 
@@ -193,7 +193,8 @@ fn report(loss: Loss, turns: &Turns<FailoverResult>) -> Vec<Claim> {
     COMPARED.into_iter().map(claim).collect()
 }
 
-/// Returns how much more the client's value is. Both are infinite if neither client regains its throughput.
+/// Returns how much larger the client's value is. If neither client regains its throughput, both values are infinite
+/// and count as equal.
 fn difference(client: f64, official: f64) -> f64 {
     if client == official { 0.0 } else { client - official }
 }
@@ -288,9 +289,9 @@ async fn under_load<S: Store>(opening: impl Future<Output = Result<S, Failure>>,
     Ok(())
 }
 
-/// Every other task inserts, and the others read the inserted documents, one operation every [`PACE`]. A task does not
-/// do both. A new primary answers reads about a second before it knows that a majority has a write, so a stall would
-/// depend on what all tasks were doing at the time of the loss.
+/// Runs one operation every [`PACE`]. Every other task inserts documents, and the others read them. No task does both:
+/// a new primary answers reads about a second before it knows that a majority has a write, so the length of a stall
+/// would depend on what the tasks were doing at the time of the loss.
 async fn keep_pace<S: Store>(store: Arc<S>, task: i64, goes_on: Arc<AtomicBool>) -> Result<Vec<Done>, Failure> {
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -322,8 +323,8 @@ fn result(done: &[Done], lost: Duration, over: Duration) -> FailoverResult {
     let enough = USUAL * usual * WINDOW.as_secs_f64();
     let gaps = || successes.windows(2);
     let longest = gaps().map(|two| two[1] - two[0]).max().unwrap_or_default();
-    // A window before the stall would count as usual, so the search begins after the stall: at the end of the longest
-    // gap that belongs to the loss. A later gap has a different cause.
+    // A window before the stall would have the usual throughput, so the search begins after the stall: at the end of
+    // the longest gap that belongs to the loss. A later gap has a different cause.
     let of_loss = gaps().filter(|two| two[1] > lost && two[0] < lost + UNTIL_STALL);
     let resumed = of_loss.max_by_key(|two| two[1] - two[0]).map_or(lost, |two| two[1]);
     let steps = (0_u32..).map(|step| resumed + step * Duration::from_millis(10)).take_while(|&at| at + WINDOW <= over);

@@ -24,7 +24,7 @@ use crate::subjects::Kind;
 const PAUSE: Duration = Duration::from_millis(500);
 /// The maximum number of readings.
 const LOOKS: u32 = 20;
-/// The number of the replica set's members.
+/// The number of members of the replica set.
 const MEMBERS: usize = 3;
 
 /// The arguments of a child.
@@ -80,7 +80,7 @@ fn rounds(arguments: &Client, measured: &str, uri: &str) -> Result<Turns<MemoryR
     Ok(measurements)
 }
 
-/// Creates as many clients as there are `connections`, and prints the memory that each takes.
+/// Creates as many clients as the argument `connections` says, and prints how much memory each client takes.
 pub fn child(arguments: &Memory) -> Result<(), Failure> {
     let child = &arguments.child;
     let runtime = load::runtime(child.workers)?;
@@ -102,14 +102,14 @@ pub fn child(arguments: &Memory) -> Result<(), Failure> {
                     Ok(client)
                 })
             };
-            // A client that is only dropped may panic in the background.
+            // An official client that is dropped without a shutdown may panic in the background.
             result(child.connections, make, |client| runtime.block_on(client.shutdown().immediate(true).into_future()))
         }),
         other => Err(format!("{other} is no client").into()),
     }
 }
 
-/// Creates one client, which does not count, and then the others.
+/// Creates one client, which is not counted, and then the others. Returns the memory per client.
 fn result<C>(clients: u32, make: impl Fn() -> Result<C, Failure>, end: impl Fn(C)) -> Result<MemoryResult, Failure> {
     let first = make()?;
     let before = settled()?;

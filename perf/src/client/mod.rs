@@ -54,7 +54,7 @@ pub struct Client {
     /// Number of rounds. Every round measures everything with new processes, and medians are shown.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// How long each subject is measured in a round, in seconds, over all its turns. Only for commands.
+    /// How long each subject is measured in a round, over all of its turns, in seconds. Only for commands.
     #[arg(long, default_value = "2.5", value_parser = seconds)]
     pub seconds: Duration,
     /// How long a turn is measured, in seconds. Only for commands.
@@ -67,10 +67,10 @@ pub struct Client {
     #[arg(long, value_delimiter = ',', default_value = "1,64,512,4096",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub tasks: Vec<u32>,
-    /// Number of documents that a query returns, and that are inserted at once.
+    /// Number of documents that a query returns, and that one call inserts.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub documents: u32,
-    /// Numbers of documents in a batch of a query.
+    /// Batch sizes of the queries, in documents.
     #[arg(long, value_delimiter = ',', default_value = "100,1000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batches: Vec<u32>,
@@ -91,7 +91,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns the measurements to make, with short lengths if the run is short.
+    /// Returns the arguments with all sections named, and with short lengths if the run is short.
     fn resolved(&self) -> Self {
         let sections = match &self.sections[..] {
             [] => Section::value_variants().to_vec(),

@@ -17,13 +17,13 @@ use crate::Failure;
 use crate::item::{ITEMS_READ, Item, id_of, item, written};
 use crate::load::cpu_time;
 
-/// `OP_MSG`.
+/// The opcode of `OP_MSG`.
 const OPERATION: i32 = 2013;
 /// The length of the header, the flags and the body's kind.
 const BEFORE_BODY: usize = 16 + 4 + 1;
 /// No request to this server is longer than this; the longest is hello.
 const REQUEST_CAPACITY: usize = 16 * 1024;
-/// The event numbers that do not stand for connections.
+/// The event numbers of the listener and of standard input. All other numbers stand for connections.
 const LISTENER: u64 = u64::MAX;
 const INPUT: u64 = u64::MAX - 1;
 
@@ -79,7 +79,7 @@ struct Due {
     request: [u8; 4],
 }
 
-/// The reply to a query of one item by `_id`, with the place of the `_id` in it.
+/// The reply to a query of one item by `_id`, and the position of the `_id` in the reply.
 struct Found {
     reply: Vec<u8>,
     id: Range<usize>,
@@ -159,7 +159,7 @@ impl Server {
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         };
         if !is_open {
-            // This also ends its events.
+            // Dropping the stream also removes it from the epoll instance.
             self.connections[number] = None;
             self.free.push(number);
         }
@@ -179,7 +179,7 @@ impl Server {
             self.due.pop_front();
             if let Some(connection) = self.connections[number].as_mut().filter(|connection| connection.before == before)
             {
-                // A client that has closed the connection does not want the reply.
+                // The write fails if the client has closed the connection, and then no reply is needed.
                 let _ = connection.stream.write(&self.ok);
             }
         }
@@ -280,7 +280,7 @@ fn hello() -> RawDocumentBuf {
     }
 }
 
-/// Returns the bytes of a reply, which answers request 0.
+/// Returns the bytes of a reply. The number of the request that it answers is 0 until it is sent.
 fn message(body: &RawDocument) -> Vec<u8> {
     let body = body.as_bytes();
     let length = i32::try_from(BEFORE_BODY + body.len()).expect("BUG: the document is too long");

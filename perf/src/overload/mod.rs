@@ -40,7 +40,7 @@ pub struct Overload {
     /// How long a request uses its connection, in seconds.
     #[arg(long, default_value = "0.005", value_parser = seconds)]
     pub service: Duration,
-    /// The load, in capacities.
+    /// The load, as a multiple of the capacity.
     #[arg(long, default_value_t = 1.5)]
     pub load: f64,
     /// The time from a request to its deadline, in service times.
@@ -57,12 +57,12 @@ pub struct Overload {
     pub check: bool,
 }
 
-/// Does a request's work, unless the deadline comes first. Returns whether the work was completed.
+/// Does a request's work, unless the deadline passes first. Returns whether the work was completed.
 type Work = Arc<dyn Fn(Instant) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
 /// The share of the capacity that is in use before and after a burst.
 const ORDINARY: f64 = 0.75;
-/// The requests of a burst, as a multiple of the number that the pool can serve before a deadline.
+/// The number of requests in a burst, as a multiple of the number that the pool can serve within one deadline.
 const BURST: f64 = 5.0;
 /// The number of bursts in a round.
 const BURSTS: usize = 5;
@@ -87,7 +87,7 @@ struct Measured {
 
 /// The outcome of a request.
 struct Ended {
-    /// When it arrived, since the beginning.
+    /// The time from the beginning to the arrival of the request.
     at: Duration,
     took: Duration,
     is_done: bool,
@@ -169,7 +169,7 @@ async fn measure(arguments: &Overload, subject: Subject, seed: u64) -> Result<Me
 
     let arrivals = random.arrivals(capacity * arguments.load, arguments.seconds);
     let ended = requests(&opened.work, &arrivals, deadline).await;
-    // Requests of the first two deadlines are left out, because the overload is still building up.
+    // Requests that arrive within the first two deadlines are left out, because the overload is still building up.
     let begun = (2 * deadline).min(arguments.seconds / 4);
     let measured: Vec<&Ended> = ended.iter().filter(|ended| ended.at >= begun).collect();
     let share = |of: &dyn Fn(&Ended) -> bool| {
@@ -228,8 +228,8 @@ async fn capacity(work: &Work, connections: u32, time: Duration) -> f64 {
     tasks.join_all().await.into_iter().sum()
 }
 
-/// Makes requests at these instants, which are in order, and waits until all have ended. The time of a request begins
-/// at its instant, even if the generator is late.
+/// Makes requests at these instants, which are in order, and waits until all have ended. The response time of a request
+/// begins at its instant, even if the generator is late.
 async fn requests(work: &Work, arrivals: &[(Duration, bool)], deadline: Duration) -> Vec<Ended> {
     let begun = Instant::now();
     let mut tasks = JoinSet::new();
@@ -260,7 +260,8 @@ impl Random {
         ((self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns the instants of arrivals at this rate a second, with random times in between, for this long.
+    /// Returns the instants at which requests arrive during `time`. The intervals are random, with a mean of `rate`
+    /// requests a second.
     fn arrivals(&mut self, rate: f64, time: Duration) -> Vec<(Duration, bool)> {
         let mut at = 0.0;
         let next = || {

@@ -31,7 +31,7 @@ pub enum Subject {
     Client,
     /// wharf's client with `refuse_late`.
     ClientRefusing,
-    /// The official driver on such a server, with a time limit around each operation.
+    /// The official driver on the same kind of server, with a time limit around each operation.
     Official,
 }
 
@@ -65,7 +65,7 @@ pub struct Opened {
     _server: Option<Frugal>,
 }
 
-/// Opens a subject. `limit` is `timeoutMS` for wharf's client; the other subjects learn each request's deadline.
+/// Opens a subject. `limit` is `timeoutMS` for wharf's client; the other subjects get the deadline with each request.
 pub async fn open(subject: Subject, connections: u32, service: Duration, limit: Duration) -> Result<Opened, Failure> {
     let options = PoolOptions::default().max_pool_size(connections).refuse_late(subject.refuses_late());
     let mut server = None;
@@ -214,7 +214,7 @@ impl Newest {
     }
 }
 
-/// The right to work. It goes to the newest waiter when it is dropped.
+/// The right to work. When it is dropped, it passes to the newest waiter.
 struct Place(Option<Newest>);
 
 impl Drop for Place {
@@ -232,7 +232,7 @@ impl Drop for Place {
                     }
                 }
             };
-            // A waiter whose deadline has passed is gone.
+            // This fails if the waiter's deadline has passed, because it has then dropped its receiver.
             match newest.send(Place(Some(pool.clone()))) {
                 Ok(()) => return,
                 Err(mut unused) => unused.0 = None,

@@ -1,5 +1,5 @@
-//! The half with connections that cost nothing: threads and two runtimes use three pools, and another thread disturbs
-//! the pools.
+//! The half with connections that cost nothing: threads and the tasks of two runtimes use three pools, and another
+//! thread disturbs the pools.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ const THREADS: u64 = 16;
 /// The tasks of each runtime.
 const TASKS: u64 = 32;
 const WORKERS: usize = 2;
-/// The largest `maxPoolSize`. `ENOUGH` is the smallest one with which each thread and task can have a connection.
+/// The largest `maxPoolSize`. `ENOUGH` is the smallest `maxPoolSize` with which every thread and task can have a
+/// connection.
 const MOST: u32 = 96;
 const ENOUGH: u32 = THREADS as u32 + 2 * TASKS as u32;
 /// How many check-outs a thread or a task makes between two random choices.
@@ -44,7 +45,7 @@ struct Counts {
     given_twice: AtomicU64,
 }
 
-/// A connection that notices if a second user has it.
+/// A connection that notices if it has a second user.
 struct Dummy {
     is_in_use: AtomicBool,
     condition: Condition,
@@ -149,7 +150,7 @@ pub fn soak(length: Duration, most: u64) -> Result<Half, Failure> {
         metrics,
         left: count(&counts.live),
         memory,
-        // The runtimes still exist, so only the pools' descriptors may be closed.
+        // Both counts include the descriptors of the runtimes, so a difference comes from the pools.
         descriptors: Span { before, after: descriptors(before)? },
     })
 }
@@ -177,12 +178,12 @@ impl Soaked {
         Instant::now() < self.end && self.counts.served.load(Ordering::Relaxed) < self.most
     }
 
-    /// Returns the pool with the shortest paths most of the time.
+    /// Returns a random pool, most of the time the one with the shortest paths.
     fn pool(&self, dice: &mut Dice) -> &Pool<Moody> {
         &self.pools[(dice.roll(16) as usize).saturating_sub(16 - POOLS)]
     }
 
-    /// Uses a connection, and leaves it in a bad state now and then.
+    /// Uses a connection. Now and then, breaks it, leaves it undrained, discards it, or takes it out of its pool.
     fn end_burst(&self, mut connection: Connection<Moody>, dice: &mut Dice) {
         self.begin_use(&connection);
         thread::yield_now();
@@ -265,7 +266,7 @@ async fn in_task(soaked: Arc<Soaked>, number: u64) {
             served += 1;
         }
         let last = match dice.roll(2) {
-            // Cancelled after a while, often while queued or just granted.
+            // Cancelled after a while, often while it is queued or has just been granted a connection.
             0 => timeout(Duration::from_micros(dice.roll(2_000)), pool.check_out()).await.ok(),
             // Cancelled after its first poll.
             _ => {
@@ -285,7 +286,7 @@ async fn in_task(soaked: Arc<Soaked>, number: u64) {
     }
 }
 
-/// Clears, renews, resizes, suspends, culls and warms up the pools until the end. Returns how many times.
+/// Clears, renews, resizes, suspends, culls and warms up the pools until the end. Returns the number of disturbances.
 fn disturb(soaked: &Soaked, runtime: &Handle) -> u64 {
     let (mut dice, mut disturbances) = (Dice(1), 0);
     while soaked.goes_on() {
@@ -300,7 +301,8 @@ fn disturb(soaked: &Soaked, runtime: &Handle) -> u64 {
             }
             1 => pool.renew(),
             2 => {
-                // Enough most of the time, because a check-out that waits costs a hundred that do not.
+                // The size is sufficient most of the time, because a check-out that waits takes as long as a hundred
+                // that do not.
                 let (least, most) = if dice.roll(4) == 0 { (1, ENOUGH / 4) } else { (ENOUGH, MOST) };
                 let most = least + dice.roll(u64::from(most - least)) as u32;
                 resize(pool, most, dice.roll(u64::from(most) + 1) as u32);

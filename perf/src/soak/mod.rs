@@ -18,9 +18,9 @@ use crate::claims::{Claim, Limit};
 use crate::client::resident;
 use crate::report::{plainly, print_row};
 
-/// The time after which an operation counts as hanging.
+/// The time after which an operation is considered to hang.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The part of the time after which the memory should no longer grow.
+/// The fraction of the run after which the memory should no longer grow.
 const WARM_UP: f64 = 0.2;
 /// How much more memory a half may use at its end than after its warm-up, in mebibytes. In a short run, the memory
 /// grows by a third of this. In a full run, a leak of one byte per hundred uses amounts to ten times as much.
@@ -29,7 +29,7 @@ const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
 #[derive(Debug, Args)]
 pub struct Soak {
-    /// How long it runs, in seconds: half of it without a server, and half with a mongod.
+    /// How long the soak runs, in seconds: one half without a server, and one half with a mongod.
     #[arg(long, default_value = "3600", value_parser = seconds)]
     seconds: Duration,
     /// The same length in minutes.
@@ -52,11 +52,11 @@ struct Half {
     /// The errors without a known cause. In the half with a mongod, an absent server is a known cause.
     unexpected_errors: u64,
     cancelled: u64,
-    /// Uses of a connection that had another user, or replies to another command.
+    /// Uses of a connection that already had a user, or replies that belonged to another command.
     given_twice: u64,
     /// Connections that the pools allow, but that could not be checked out at the end.
     lost: u64,
-    /// The metrics of the open pools at the end, when all connections had come back.
+    /// The metrics of the open pools at the end, when all connections had been returned.
     metrics: Vec<PoolMetrics>,
     /// Connections that existed after the pools were closed.
     left: u64,
@@ -143,7 +143,8 @@ fn descriptors(most: usize) -> Result<usize, Failure> {
     }
 }
 
-/// Waits until the warm-up of a half of this length is over, or until `is_over`. Then returns the memory.
+/// Waits until the warm-up of a half of this length ends, or until `is_over` returns true. Then returns the memory of
+/// the process.
 fn memory_after_warm_up(length: Duration, is_over: impl Fn() -> bool) -> Result<f64, Failure> {
     let until = Instant::now() + length.mul_f64(WARM_UP);
     while Instant::now() < until && !is_over() {

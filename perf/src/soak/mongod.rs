@@ -20,9 +20,9 @@ use crate::load;
 const TASKS: u64 = 64;
 /// `maxPoolSize`: fewer connections than tasks.
 const MOST: u32 = 10;
-/// The time limit of a command. A stop of the server may be longer.
+/// The time limit of a command. The server may be stopped for longer than this.
 const LIMIT: Duration = Duration::from_secs(2);
-/// The server's error code for `MaxTimeMSExpired`: a command was stopped for too long within the server.
+/// The server's error code for `MaxTimeMSExpired`: the server was stopped for too long while it ran a command.
 const MAX_TIME_EXPIRED: i32 = 50;
 /// The longest pause between two disturbances.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ struct Counts {
     /// The failures that the absence of the server does not explain.
     unexpected: AtomicU64,
     cancelled: AtomicU64,
-    /// Replies to another command.
+    /// Replies that belonged to another command.
     confused: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ pub fn soak(length: Duration) -> Result<Half, Failure> {
             }
             number => {
                 mongod.pause()?;
-                // The second stop is longer than commands may take.
+                // The second of the two stops lasts longer than a command may take.
                 thread::sleep(if number == 1 { Duration::from_millis(dice.roll(400)) } else { LIMIT * 3 / 2 });
                 mongod.resume()?;
             }
@@ -105,7 +105,7 @@ pub fn soak(length: Duration) -> Result<Half, Failure> {
         metrics,
         left,
         memory,
-        // The runtime still exists, so only the client's descriptors may be closed.
+        // Both counts include the descriptors of the runtime, so a difference comes from the client.
         descriptors: Span { before, after: descriptors(before)? },
     })
 }

@@ -1,11 +1,11 @@
-//! The floor: the cost of a round trip with as little around it as possible.
+//! The floor: what a round trip costs with as little code around it as possible.
 //!
-//! This is hand-written code that does nothing but the round trip. There are as many streams as the semaphore has
-//! permits, and the stream used last is on top, because its memory is still warm. The request is encoded once; a round
-//! trip is one write, and one read into a buffer that belongs to the stream. It has no states, generations, events,
-//! deadlines or documents, and it waits forever. But it is an honest floor. It does not lose connections when a task is
-//! cancelled. It checks that the reply is complete, answers the request and reports success. It closes a connection if
-//! anything goes wrong on it.
+//! This is hand-written code that does nothing but the round trip. A semaphore limits the number of streams. The stream
+//! that was used last is taken first, because its memory is still warm. The request is encoded once; a round trip is
+//! one write, and one read into a buffer that belongs to the stream. The code has no states, generations, events,
+//! deadlines or documents, and its waits never time out. Still, it cuts no corners. It does not lose connections when a
+//! task is cancelled. It checks that the reply is complete, answers the request and reports success. If anything goes
+//! wrong on a connection, it closes that connection.
 
 use std::io::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};
@@ -20,11 +20,11 @@ use crate::Failure;
 
 /// The id of every request. A stream never has more than one request in flight.
 const REQUEST: i32 = 1;
-/// `OP_MSG`.
+/// The opcode of `OP_MSG`.
 const OPERATION: i32 = 2013;
 /// The length of the header, the flags and the body's kind.
 const BEFORE_BODY: usize = 16 + 4 + 1;
-/// Longer than the replies to hello and `ping`, so that one read receives a whole reply.
+/// The size of a stream's buffer: larger than the replies to hello and `ping`, so that one read receives a whole reply.
 const REPLY_CAPACITY: usize = 4 * 1024;
 /// The start of a successful reply's body after its length: the first element is `ok`, the double 1.
 const SUCCESS: &[u8] = b"\x01ok\0\0\0\0\0\0\0\xf0\x3f";
@@ -108,7 +108,7 @@ impl Stream {
         }
     }
 
-    /// Sends a request and returns its reply's body.
+    /// Sends a request and returns the body of the reply.
     async fn exchange(&mut self, request: &[u8]) -> Result<&[u8], Error> {
         self.stream.write_all(request).await?;
         let mut length = 0;

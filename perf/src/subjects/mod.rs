@@ -29,21 +29,21 @@ pub trait Subject: Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// Runs the operation on a connection of the pool, and waits for a successful reply. Usually it is a `ping`.
+    /// Runs the operation, usually a `ping`, on a connection of the pool, and waits for a successful reply.
     fn run(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Closes everything.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Work on any subject.
+/// Code that can run with any subject.
 pub trait Visitor {
     type Output;
 
     fn visit<S: Subject>(self) -> Self::Output;
 }
 
-/// How long a client may take to end.
+/// How long a client may take to shut down.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the connection string for both clients.
@@ -63,7 +63,7 @@ pub enum Kind {
     Official,
     /// `Pool::run_command` of this library.
     Pool,
-    /// The same pool, with commands that name a session.
+    /// The same pool, with commands that carry a session ID.
     PoolInSession,
     /// The client of this library.
     Client,
@@ -86,7 +86,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Lets the visitor work on the subject with this name.
+    /// Runs the visitor with the subject that has this name.
     pub fn accept<V: Visitor>(self, visitor: V) -> V::Output {
         match self {
             Self::Floor => visitor.visit::<Floor>(),
@@ -112,7 +112,7 @@ impl Kind {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No subject is hidden.
+        // A hidden subject would have no name here, but no subject is hidden.
         f.pad(self.to_possible_value().as_ref().map_or("", |value| value.get_name()))
     }
 }

@@ -36,7 +36,7 @@ impl Subject for Official {
             .sdam_event_handler(EventHandler::callback(on_event))
             .build();
         let client = Client::with_options(options)?;
-        // The other subjects do not discover the server's type, so this time must not count.
+        // The other subjects do not discover the server's type, so the time that discovery takes must not be measured.
         discovered.notified().await;
         Ok(Self { admin: client.database("admin"), client })
     }
@@ -52,7 +52,7 @@ impl Subject for Official {
     }
 }
 
-/// The official driver with a raw command, which it need not encode first.
+/// The official driver with a raw command, which does not have to be encoded first.
 pub struct OfficialRaw {
     client: Client,
     admin: Database,

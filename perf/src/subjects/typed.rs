@@ -1,7 +1,7 @@
 //! Operations on one document of an application's own type: through wharf's handles, through wharf's raw operations and
 //! serde, and through the official driver.
 //!
-//! The documents are written and read as each interface suggests. Each operation checks its result.
+//! Each interface reads and writes the documents in its idiomatic way. Each operation checks its result.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,7 +20,7 @@ pub const FIND_ONE: u8 = 0;
 pub const INSERT_ONE: u8 = 1;
 pub const UPDATE_ONE: u8 = 2;
 
-/// Yields the numbers of the items, one after another.
+/// Yields the numbers of the items in sequence.
 #[derive(Default)]
 struct Numbers(AtomicU32);
 
@@ -48,7 +48,7 @@ fn check(is_right: bool) -> Result<(), Failure> {
     if is_right { Ok(()) } else { Err("an operation did not have its result".into()) }
 }
 
-/// wharf's handles.
+/// Runs the operations through wharf's handles.
 pub struct Handle<const CALL: u8> {
     client: Client,
     items: wharf::Collection<Item>,
@@ -84,7 +84,7 @@ impl<const CALL: u8> Subject for Handle<CALL> {
     }
 }
 
-/// wharf's raw operations, and serde.
+/// Runs the operations through wharf's raw operations and serde.
 pub struct Raw<const CALL: u8> {
     client: Client,
     numbers: Numbers,
@@ -137,7 +137,7 @@ impl<const CALL: u8> Subject for Raw<CALL> {
     }
 }
 
-/// The official driver.
+/// Runs the operations through the official driver.
 pub struct OfficialTyped<const CALL: u8> {
     items: mongodb::Collection<Item>,
     inserted: mongodb::Collection<Item>,

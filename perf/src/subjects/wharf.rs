@@ -9,7 +9,7 @@ use wharf::{Client, Endpoint, Options, Pool, PoolOptions};
 use super::Subject;
 use crate::Failure;
 
-/// A pool and its command. Like the floor's, the command is built only once.
+/// A pool and the command that it runs. As in the floor, the command is built only once.
 pub struct Wharf {
     pool: Pool<Endpoint>,
     ping: RawDocumentBuf,
@@ -54,8 +54,8 @@ impl Subject for PoolCommand {
     }
 }
 
-/// The same with commands that name a session, as the client's commands do, so that the pool sends as many bytes as the
-/// client.
+/// Like [`PoolCommand`], but its commands carry a session ID, as the client's commands do. So the pool sends as many
+/// bytes as the client.
 pub struct PoolInSession {
     pool: PoolCommand,
     /// One command for each session.

@@ -1,4 +1,4 @@
-//! One task that owns the connections, and a channel for requests to it: the official driver's design.
+//! The official driver's design: one task owns the connections and receives requests through a channel.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

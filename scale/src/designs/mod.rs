@@ -16,7 +16,7 @@ use crate::shared::Word;
 
 /// A pool.
 pub trait Design: Send + Sync + Sized + 'static {
-    /// The column's title.
+    /// The name of the design in the reports.
     const NAME: &'static str;
 
     /// A connection that is checked out. Dropping the connection checks it in.
@@ -35,7 +35,7 @@ pub trait Design: Send + Sync + Sized + 'static {
     }
 }
 
-/// A task's wait for a connection, on a separate cache line.
+/// Hands a connection to a waiting task. Each mailbox is on a separate cache line.
 #[derive(Debug, Default)]
 struct Mailbox {
     is_full: Word,

@@ -10,7 +10,7 @@ const NOTHING: u64 = u32::MAX as u64;
 
 /// The pool.
 pub struct SingleStack {
-    /// The index on top, and a tag above it.
+    /// The index of the top connection in the lower half, and a tag in the upper half.
     head: Word,
     below: Vec<Word>,
 }
@@ -22,7 +22,7 @@ pub struct Guard {
 }
 
 impl SingleStack {
-    /// Returns the head that follows `seen`, with another top.
+    /// Returns the head that follows `seen`, with `top` as its index.
     fn next(seen: u64, top: u64) -> u64 {
         ((seen >> 32) + 1) << 32 | top
     }

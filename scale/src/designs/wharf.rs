@@ -1,4 +1,4 @@
-//! wharf's core as it ships, in an environment that opens connections at once.
+//! wharf's core as it ships, in an environment that opens connections immediately.
 //!
 //! A check-out takes the same steps as `wharf::Pool::check_out`, except that it opens its connection itself, without a
 //! task.
@@ -31,7 +31,7 @@ pub struct Dummy {
 }
 
 impl Dummy {
-    /// Keeps the connection from being used again.
+    /// Marks the connection as broken, so that it is not used again.
     pub fn break_off(&mut self) {
         self.is_broken = true;
     }
@@ -71,7 +71,7 @@ unsafe impl Environment for World {
     }
 }
 
-/// Passes the core's accesses on to the machine.
+/// Passes the accesses of wharf's core on to the machine.
 struct Observer;
 
 impl simulated::Machine for Observer {
@@ -130,8 +130,8 @@ impl Wharf {
         Arc::new(Self { core })
     }
 
-    /// Opens `count` connections, for a caller outside of a simulation, and spreads them evenly over the shards of the
-    /// first `owners` cores.
+    /// Opens `count` connections and spreads them evenly over the shards of the first `owners` cores. Must be called
+    /// outside of a simulation.
     pub fn fill(&self, count: usize, owners: usize) {
         let leases: Vec<_> = (0..count).map(|_| Self::at_once(self.obtain())).collect();
         for (number, lease) in leases.into_iter().enumerate() {

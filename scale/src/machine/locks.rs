@@ -1,4 +1,4 @@
-//! How cores sleep: while they wait for a mutex, or to be woken.
+//! Sleeping cores, which wait for a mutex or for another core to wake them.
 
 use std::cmp::Reverse;
 
@@ -19,7 +19,7 @@ fn sleep_until_woken() {
 /// How many times a core checks a mutex before it sleeps.
 const LOOKS: u32 = 100;
 
-/// Takes the mutex at `address` like std's: spins for a while, and then sleeps.
+/// Locks the mutex at `address` as std does: spins for a while, and then sleeps.
 pub fn lock(address: usize, site: Site) {
     let mut looks = 0;
     loop {
@@ -53,7 +53,7 @@ pub fn lock(address: usize, site: Site) {
     }
 }
 
-/// Releases the mutex at `address`, and wakes a core that is sleeping for it.
+/// Unlocks the mutex at `address`, and wakes a core that is waiting for it.
 pub fn unlock(address: usize, site: Site) {
     access(address, 4, Access::Update, site);
     let woken = on_machine(|machine, _| {
@@ -72,7 +72,7 @@ impl Machine {
     }
 }
 
-/// Puts the running core to sleep until [`wake`] is called for it or the time is over.
+/// Puts the running core to sleep until [`wake`] is called for it or the simulation ends.
 pub fn sleep() {
     compute_alone(|costs| costs.call);
     if is_over() {
@@ -81,7 +81,7 @@ pub fn sleep() {
     sleep_until_woken();
 }
 
-/// Wakes a sleeping core, by a system call on the running core.
+/// Wakes a sleeping core with a system call on the running core.
 pub fn wake(sleeper: usize) {
     compute_alone(|costs| costs.call);
     on_machine(|machine, core| {

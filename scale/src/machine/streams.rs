@@ -15,7 +15,7 @@ impl Streams {
     /// Real processors follow 16 to 32 walks at the same time.
     const MOST: usize = 16;
 
-    /// Notes a use of a line that is not in the first level. Returns whether the line arrives in time.
+    /// Records a use of a line that is not in the first level. Returns whether the line arrives in time.
     pub(super) fn meets(&mut self, line: usize) -> bool {
         let walk = self.walks.iter().position(|&(next, _)| next == line).and_then(|found| self.walks.remove(found));
         self.walks.truncate(Self::MOST - 1);

@@ -13,7 +13,7 @@ fn plan(cores: usize, sockets: usize) -> Plan {
     Plan { cores, sockets, costs, seed: 0, steals: true, warm_up: 0, measured: 1_000_000 }
 }
 
-/// Locks the cores' reports to the test.
+/// Locks the values that the cores report to the test.
 fn seen<T>(shared: &Shared<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -53,7 +53,7 @@ fn walk_through_memory_has_its_lines_in_time() {
         }
     });
     let Costs { load: near, memory: far, .. } = plan.costs;
-    // 9 comes after 8, but neither 7 nor 6 comes between 8 and the line before it.
+    // Line 9 continues the walk that began at line 8. Lines 7 and 6 continue no walk, because walks go upwards.
     assert_eq!(*seen(&times), [far, far, near, near, far, far, far, far, far, near]);
 }
 
@@ -119,7 +119,7 @@ fn a_line_serves_one_writer_at_a_time_and_readers_side_by_side() {
     let last = Shared::new(0);
     let word = Word::default();
     simulate(plan, |core| {
-        // Core 0 writes, core 1 shares, and then the others arrive all at once.
+        // Core 0 writes the line, core 1 reads it, so that it is shared, and then all other cores read it at once.
         pass([0, 1_000, 2_000][core.min(2)] * 1_000);
         match core {
             0 => word.store(1),

@@ -37,21 +37,22 @@ use scratch::Scratch;
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// The pause between two checks of a server that is starting or stopping.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
-/// How many times to try to start on a port. Each failure means that another process took the port after it was found free.
+/// How many ports to try for one start. Each failure means that another process took the port after it was found free.
 const PORTS_TRIED: usize = 5;
-/// How many ports to draw until one is free.
+/// How many ports to draw at most, until one is free.
 const PORTS_DRAWN: usize = 1_000;
-/// Where servers listen: below the ports that systems give to outgoing connections (from 32768 on Linux, 49152 elsewhere).
+/// The ports that servers listen on: below the range that systems assign to outgoing connections, which starts at 32768
+/// on Linux and at 49152 elsewhere.
 ///
-/// Otherwise such a connection could take the port of a server that is down until its restart. A connection to that
-/// very port could also take it: if the system gives the connection the same port as its source port, it connects to
-/// itself.
+/// If servers listened in that range, an outgoing connection could take the port of a server that is down until its
+/// restart. Even a connection to that very port could take it: if the system assigns the same port as the source port,
+/// the connection connects to itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// The text in the log of a server that lost its port.
 const ADDRESS_IN_USE: &str = "Address already in use";
 /// How much of the log an error includes, in bytes.
 const LOG_TAIL: usize = 4_000;
-/// The contents of every key file. All are the same, so that several servers can form one replica set.
+/// The contents of every key file. All servers use the same key, so that several of them can form one replica set.
 const KEY: &str = "d2hhcmYgdGVzdGJlZCBrZXk=";
 
 /// How to start a server. The default is a standalone server without authentication.
@@ -124,8 +125,8 @@ impl Mongod {
         Ok(mongod)
     }
 
-    /// Waits for the line that the server logs once it listens. A connection would not show whether it reached this
-    /// server, or another process that took the port first.
+    /// Waits for the line that the server logs once it listens. A successful connection would not show whether it
+    /// reached this server or another process that took the port first.
     fn wait_until_ready(&mut self) -> Result<(), StartError> {
         let deadline = Instant::now() + START_DEADLINE;
         loop {
@@ -208,13 +209,13 @@ impl Mongod {
         self.process.end().map_err(StartError::Wait)?;
         self.process = spawn(&self.binary, &self.options, self.port, &self.scratch)?;
         self.wait_until_ready().inspect_err(|_| {
-            // Report the error of the start, not the error of ending the process.
+            // The caller gets the error from the start, not an error from ending the process.
             let _ = self.process.end();
         })
     }
 
-    /// Stops the server: sends `SIGTERM`, and `SIGKILL` after ten seconds, waits for the process, removes its folder.
-    /// Returns the exit status, which is success unless the server was killed or had already ended.
+    /// Stops the server: sends `SIGTERM`, and `SIGKILL` after ten seconds, waits for the process, and removes its
+    /// folder. Returns the exit status, which is success unless the server was killed or had already ended.
     ///
     /// # Errors
     ///
@@ -228,9 +229,10 @@ impl Mongod {
 
 /// Returns the server that the tests of this process share, starting it if no test holds it.
 ///
-/// It stops when the last clone is dropped, because statics are not dropped when a process exits. The next call starts
-/// a new server, so tests that do not overlap get different servers. If a test changes global state, such as a fail
-/// point, concurrent tests see the change. Concurrent callers wait for a single start.
+/// The server stops when the last clone is dropped. The static holds only a weak reference, because statics are not
+/// dropped when a process exits. The next call starts a new server, so tests that do not overlap get different servers.
+/// If a test changes global state, such as a fail point, concurrent tests see the change. Concurrent callers wait for a
+/// single start.
 ///
 /// # Errors
 ///
@@ -271,7 +273,8 @@ pub enum StartError {
     /// The state of the process could not be queried.
     #[error("could not wait for mongod: {0}")]
     Wait(#[source] io::Error),
-    /// The server ended before it accepted connections: refused arguments, missing libraries, or five lost ports.
+    /// The server ended before it accepted connections, for example because of refused arguments, missing libraries or
+    /// five lost ports.
     #[error("mongod ended with {status} before it accepted connections; the end of its log:\n{log}")]
     Ended {
         /// The exit status.
@@ -282,7 +285,7 @@ pub enum StartError {
     /// The server did not accept connections in time, and was stopped.
     #[error("mongod did not accept connections within {waited:?}; the end of its log:\n{log}")]
     Deadline {
-        /// How long the caller waited for it.
+        /// How long the caller waited for the server.
         waited: Duration,
         /// The end of its log.
         log: String,
@@ -311,7 +314,7 @@ fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch:
     command.args(["--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=8MB)"]);
     if let Some(name) = &options.repl_set {
         command.arg("--replSet").arg(name);
-        // By default, a member that is told to end keeps answering for another 15 s, so that clients notice.
+        // By default, a member that is told to shut down keeps answering for another 15 s, so that clients notice.
         command.args(["--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"]);
     }
     if options.auth {
@@ -340,9 +343,9 @@ fn spawn(
         .map_err(|source| StartError::Spawn { path: binary.path().to_path_buf(), source })
 }
 
-/// Returns a port that was free a moment ago, and that the system does not give to outgoing connections. Only binding
-/// shows whether a port is free, and another process cannot take over the socket. The port is drawn at random, because
-/// servers that start side by side would otherwise all find the same port free.
+/// Returns a port that was free a moment ago, and that the system does not assign to outgoing connections. Only binding
+/// a port shows whether it is free, and the server's process cannot take over the bound socket. The port is drawn at
+/// random, because servers that start at the same time would otherwise all find the same port free.
 ///
 /// # Errors
 ///

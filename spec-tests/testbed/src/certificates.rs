@@ -39,7 +39,7 @@ pub enum Pem {
     Authority,
     /// The certificate of a second authority.
     OtherAuthority,
-    /// The certificates of both authorities, the second authority's first, with text around them.
+    /// The certificates of both authorities, with text around them. The second authority's certificate comes first.
     BothAuthorities,
     /// A server's certificate, for `localhost`, `127.0.0.1`, `::1` and [`SERVER_NAME`].
     Server,
@@ -85,7 +85,7 @@ pub enum Pem {
     ClientRsaEncryptedScrypt,
     /// Like [`Client`](Pem::Client), with an RSA key in PKCS#8, encrypted with triple DES.
     ClientRsaEncryptedDes3,
-    /// Like [`Client`](Pem::Client), with an RSA key in PKCS#1, encrypted by PEM's own legacy scheme.
+    /// Like [`Client`](Pem::Client), with an RSA key in PKCS#1, encrypted with PEM's legacy scheme.
     ClientRsaLegacyEncrypted,
 }
 
@@ -231,7 +231,7 @@ fn expired(mut parameters: CertificateParams) -> CertificateParams {
     parameters
 }
 
-/// Returns a certificate with a new key, and that key, in PEM.
+/// Returns a certificate for a new key, and the key itself, both in PEM.
 fn signed(parameters: CertificateParams, issuer: &Issuer) -> Result<[String; 2], rcgen::Error> {
     let key = KeyPair::generate()?;
     Ok([parameters.signed_by(&key, issuer)?.pem(), key.serialize_pem()])

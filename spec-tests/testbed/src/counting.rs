@@ -11,8 +11,8 @@ pub struct CountingAllocator;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    /// The bytes that this thread has allocated now, and the maximum so far. Freeing another thread's memory is subtracted
-    /// here, so the number may be negative.
+    /// The bytes that this thread has allocated now, and the maximum so far. Freeing memory that another thread
+    /// allocated also subtracts from the number, so it may be negative.
     static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
     /// The bytes of all allocations so far.
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
@@ -20,7 +20,7 @@ thread_local! {
 
 /// Counts an allocation of this many bytes, which replaces an allocation of `before` bytes.
 fn count(bytes: usize, before: usize) {
-    // A thread that is ending no longer has locals, and no test measures it.
+    // A thread that is ending no longer has its thread-locals, and no test measures it.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
     let _ = ALLOCATED.try_with(|count| count.set(count.get() + bytes));
     add(bytes as isize - before as isize);
@@ -34,28 +34,29 @@ fn add(bytes: isize) {
 }
 
 #[allow(unsafe_code)]
-// SAFETY: every call goes to the system's allocator. Counting allocates nothing: the local needs no initialization.
+// SAFETY: every call goes to the system's allocator. Counting allocates nothing: the thread-locals need no
+// initialization.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller keeps the same contract.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         add(-(layout.size() as isize));
-        // SAFETY: the caller keeps the same contract, and `alloc` got `pointer` from the system's allocator.
+        // SAFETY: the caller upholds the same contract, and `alloc` got `pointer` from the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size, layout.size());
-        // SAFETY: the caller keeps the same contract, and `alloc` got `pointer` from the system's allocator.
+        // SAFETY: the caller upholds the same contract, and `alloc` got `pointer` from the system's allocator.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
-/// Calls `run`, and returns how many allocations this thread made during the call, with the result.
+/// Calls `run`. Returns the number of allocations that this thread made during the call, and the result of `run`.
 pub fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = ALLOCATIONS.get();
     let result = run();
@@ -67,15 +68,16 @@ pub fn so_far() -> usize {
     ALLOCATIONS.get()
 }
 
-/// Calls `run`, and returns how many bytes this thread allocated during the call, freed or not, with the result.
+/// Calls `run`. Returns the number of bytes that this thread allocated during the call, freed or not, and the result of
+/// `run`.
 pub fn allocated<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = ALLOCATED.get();
     let result = run();
     (ALLOCATED.get() - before, result)
 }
 
-/// Returns the bytes that this thread currently has allocated. The number is negative if the thread has freed more
-/// memory of other threads than it holds.
+/// Returns the number of bytes that this thread currently has allocated. The number is negative if the thread has freed
+/// more memory of other threads than it holds.
 pub fn held() -> isize {
     BYTES.get().0
 }
@@ -97,13 +99,13 @@ pub struct TotalAllocator;
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the bytes that are allocated now.
+/// Returns the number of bytes that are currently allocated.
 pub fn total() -> usize {
     TOTAL.load(Ordering::Relaxed)
 }
 
-/// Calls `run`, and returns the peak of the process's memory during the call, in bytes above the start, with the
-/// result. Only one call may run at a time.
+/// Calls `run`. Returns the peak of the process's memory during the call, in bytes above the start, and the result of
+/// `run`. Only one call may run at a time.
 pub fn peak_of_all<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = total();
     MOST.store(before, Ordering::Relaxed);
@@ -122,20 +124,20 @@ fn grow(bytes: usize) {
 unsafe impl GlobalAlloc for TotalAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());
-        // SAFETY: the caller keeps the same contract.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         TOTAL.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the same contract, and `alloc` got `pointer` from the system's allocator.
+        // SAFETY: the caller upholds the same contract, and `alloc` got `pointer` from the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         grow(size);
         TOTAL.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the same contract, and `alloc` got `pointer` from the system's allocator.
+        // SAFETY: the caller upholds the same contract, and `alloc` got `pointer` from the system's allocator.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }

@@ -1,6 +1,6 @@
-//! Random numbers that are the same in each run.
+//! Pseudo-random numbers that are the same in every run.
 
-/// Numbers that look random, from a seed.
+/// Generates pseudo-random numbers from a seed.
 #[derive(Debug)]
 pub struct Dice(pub u64);
 

@@ -1,7 +1,7 @@
 //! A small name server, over UDP and TCP on 127.0.0.1.
 //!
 //! It knows only what its [`Zone`] contains, answers as the authority, and does not forward questions. An answer that
-//! does not fit into a datagram is marked as truncated, so that a resolver asks again over TCP.
+//! does not fit into a datagram is marked as truncated, so that a resolver retries over TCP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,14 +22,14 @@ const TTL: u32 = 86_400;
 #[derive(Debug, Default, Clone)]
 pub struct Zone {
     records: Vec<Record>,
-    /// Names that are answered with an error; `None` stands for no answer.
+    /// The names that fail: their questions are answered with this error, or not at all if it is `None`.
     failures: BTreeMap<String, Option<ResponseCode>>,
 }
 
 impl Zone {
     /// Adds an SRV record. Both names are written without a trailing dot.
     pub fn srv(mut self, name: &str, port: u16, target: &str) -> Zone {
-        // The weight and the priority differ for each record: clients must ignore both.
+        // The weight and the priority are different in each record, because clients must ignore both.
         let rank = u16::try_from(self.records.len()).expect("a zone has fewer than 65,536 records");
         self.records.push(Record::from_rdata(fqdn(name), TTL, RData::SRV(SRV::new(rank, rank, port, fqdn(target)))));
         self
@@ -49,7 +49,7 @@ impl Zone {
         self
     }
 
-    /// Sets how long the records may be cached, in seconds, instead of a day.
+    /// Sets how many seconds the records so far may be cached, instead of a day.
     pub fn lasting(mut self, seconds: u32) -> Zone {
         self.records.iter_mut().for_each(|record| record.ttl = seconds);
         self
@@ -109,7 +109,7 @@ pub struct Question {
 /// The records, which [`DnsServer::replace`] can replace.
 type Shared = Arc<Mutex<Zone>>;
 
-/// A running name server. Starts a name server for `zone`, on a separate port.
+/// A running name server. Dropping it closes its port and all connections.
 #[derive(Debug)]
 pub struct DnsServer {
     address: SocketAddr,
@@ -134,7 +134,7 @@ impl DnsServer {
         Ok(DnsServer { address, zone, questions, _tasks: tasks })
     }
 
-    /// From now on, answers questions from a different zone.
+    /// Replaces the zone from which the server answers questions.
     pub fn replace(&self, zone: Zone) {
         *self.zone.lock().expect("no thread panics under the lock") = zone;
     }
@@ -157,7 +157,7 @@ fn fqdn(name: &str) -> Name {
     parsed.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Binds one port for both protocols. Retries, because another process may take the UDP port in between.
+/// Binds one port for both protocols. Retries, because another process may already have taken the UDP port.
 async fn bind() -> io::Result<(UdpSocket, TcpListener)> {
     let mut tries = 0;
     loop {

@@ -1,9 +1,9 @@
 //! The two editions of the official suites, and all differences between them.
 //!
 //! The tests fetch the copy in PyMongo's source package. Its files come from an earlier commit, and some are edited.
-//! `WHARF_SUITES` may name the files of the specifications' newest commit instead, in the same folders. [`DIFFERENCES`]
-//! lists all differences, with the reasons. The test `suites` compares the list with the files, where both editions are
-//! available.
+//! `WHARF_SUITES` may instead name a folder with the files of the specifications' newest commit, in the same
+//! subfolders. [`DIFFERENCES`] lists all differences, with the reasons. The test `suites` compares the list with the
+//! files if both editions are available.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub enum Edition {
 ///
 /// # Panics
 ///
-/// If the suites cannot be provided.
+/// Panics if the suites cannot be provided.
 #[must_use]
 pub fn root() -> PathBuf {
     let suite = provision::suite("connection_monitoring").expect("the official test suites");
@@ -34,7 +34,7 @@ impl Edition {
     ///
     /// # Panics
     ///
-    /// If the suites cannot be provided.
+    /// Panics if the suites cannot be provided.
     #[must_use]
     pub fn present() -> Self {
         // PyMongo's copy leaves this folder out.
@@ -88,7 +88,7 @@ const fn only_newest(path: &'static str, reason: &'static str) -> Difference {
     Difference { kind: Kind::OnlyNewest, path, reason }
 }
 
-/// PyMongo's runner ends a cursor when its `getMore` has failed.
+/// PyMongo's runner ends a cursor after its `getMore` has failed.
 const CURSORS: &str = "PyMongo's copy says the opposite in two cases: a cursor whose getMore has failed gives its pinned \
                        connection back before it is closed";
 const PYMONGO: &str = "cases of PyMongo, which the newest commit does not have";

@@ -46,9 +46,9 @@ pub enum Revocable {
 pub enum Issuing {
     /// The authority that clients trust.
     Authority,
-    /// The intermediate authority: the trusted authority certified it as an authority.
+    /// The intermediate authority, whose certificate the trusted authority signed.
     Between,
-    /// The authority below the intermediate authority, which certified it as an authority.
+    /// The authority below the intermediate authority, which signed its certificate.
     Below,
     /// An authority with its own name, which clients do not trust.
     Other,
@@ -65,14 +65,14 @@ pub enum Signer {
     Delegate(Issuing, Delegate),
 }
 
-/// The rights in a delegate's certificate.
+/// The rights that a delegate's certificate grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delegate {
     /// The right to sign responses.
     Authorized,
     /// Like `Authorized`, expired in 2001.
     Expired,
-    /// Only a different right.
+    /// Only the right to act as a TLS server.
     ForServers,
     /// No rights at all.
     Unspecified,
@@ -98,7 +98,7 @@ pub enum Place {
     Entry,
 }
 
-/// A response. The default is valid, is about [`Revocable::Plain`], says "good", and holds for a day.
+/// The contents of a response. The default response is about [`Revocable::Plain`], says "good", and is valid for a day.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseOptions {
     /// The certificate that the response is about.
@@ -109,13 +109,13 @@ pub struct ResponseOptions {
     pub says: Vec<Said>,
     /// The signer of the response.
     pub signer: Signer,
-    /// Whether the response names the signer by the hash of its key.
+    /// Whether the response identifies the signer by the hash of its key instead of by its name.
     pub by_key: bool,
     /// Whether the response identifies the issuer by SHA-256 instead of SHA-1.
     pub sha256: bool,
     /// The age of the response in seconds. Negative if the response only becomes valid in that many seconds.
     pub age: i64,
-    /// How many seconds the response is still valid for. Negative if it expired that many seconds ago.
+    /// For how many more seconds the response is valid. Negative if it expired that many seconds ago.
     pub holds: Option<i64>,
     /// Whether to change a bit of the signed part after signing.
     pub forged: bool,
@@ -304,8 +304,8 @@ impl OcspAuthority {
             element(0x30, &[&responder, &produced, &element(0x30, &[&entries]), &extension(Place::Response)]);
         let signature = key.sign(&signed)?;
         if options.forged {
-            // Flips a bit in the last digit before the Z of the signing time. This changes the second, and everything
-            // else stays valid.
+            // Flips a bit in the last digit before the Z of the signing time. This changes the signing time by one
+            // second, and everything else stays valid.
             let end = signed.windows(produced.len()).position(|bytes| bytes == produced).ok_or("it holds its time")?;
             signed[end + produced.len() - 2] ^= 1;
         }
@@ -332,7 +332,7 @@ impl OcspAuthority {
     }
 }
 
-/// Returns a response without an answer, with this `responseStatus`.
+/// Returns a response that has this `responseStatus` and contains no answer.
 #[must_use]
 pub fn unsuccessful(status: u8) -> Vec<u8> {
     element(0x30, &[&element(0x0a, &[&[status]])])

@@ -92,18 +92,18 @@ impl Relay {
         self.address
     }
 
-    /// Closes each later connection after `bytes` bytes have passed in `direction`.
+    /// Closes each new connection after `bytes` bytes have passed in `direction`.
     pub fn cut_after(&self, direction: Direction, bytes: u64) {
         self.set(Some(Fault::Cut(direction, bytes)));
     }
 
-    /// Keeps each later connection open, but lets only `bytes` bytes pass in `direction`.
+    /// Keeps each new connection open, but lets only `bytes` bytes pass in `direction`.
     pub fn hang_after(&self, direction: Direction, bytes: u64) {
         self.set(Some(Fault::Hang(direction, bytes)));
     }
 
     /// Lets nothing pass on any connection, now or later, in either direction, until [`heal`](Self::heal). Connections
-    /// are still accepted. The end of a connection does not pass either.
+    /// are still accepted. If one end closes a connection, the other end does not notice.
     pub fn black_hole(&self) {
         self.passage.send_replace(Passage::BlackHole);
     }
@@ -121,7 +121,7 @@ impl Relay {
         self.passage.send_replace(Passage::Free);
     }
 
-    /// Lets everything pass on later connections.
+    /// Lets everything pass on new connections.
     pub fn pass(&self) {
         self.set(None);
     }
@@ -175,7 +175,7 @@ impl Line {
     async fn wait_for(&self, is_it: impl Fn(Passage) -> bool) {
         let mut passage = self.passage.clone();
         if passage.wait_for(|&passage| is_it(passage)).await.is_err() {
-            // The owner is gone, so this task ends.
+            // The owner was dropped, which aborts this task.
             future::pending().await
         }
     }
@@ -223,11 +223,11 @@ async fn refuse(listener: TcpListener, line: &Line) -> io::Result<TcpListener> {
     keeper.listen(BACKLOG)
 }
 
-/// Relays until either end closes or the fault cuts the connection, and closes both.
+/// Relays until either end closes its connection or the fault cuts it, and then closes both connections.
 async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, line: &Line) {
     let Ok(server) = TcpStream::connect(server).await else { return };
     for socket in [&client, &server] {
-        // A failure would only cost time.
+        // If this fails, the relay is only slower.
         let _ = socket.set_nodelay(true);
     }
     let ((client_reads, client_writes), (server_reads, server_writes)) = (client.into_split(), server.into_split());

@@ -1,7 +1,7 @@
 //! A server that follows a script, message by message, for conversations that no real server would hold.
 //!
-//! Each connection has its own script, which sees every command, with its document sequences as arrays, and returns its
-//! [`Answer`]. The server records all commands.
+//! Each connection has its own script. The script receives every command, with its document sequences as arrays, and
+//! returns an [`Answer`]. The server records all commands.
 
 use std::collections::HashSet;
 use std::io;
@@ -111,7 +111,7 @@ pub fn name(command: &Document) -> String {
 }
 
 async fn serve(mut stream: TcpStream, mut script: Script, commands: Arc<watch::Sender<Vec<Document>>>) {
-    // The connection is over, so the error cannot be reported on it.
+    // The connection has ended, so the error cannot be reported on it.
     let _ = follow(&mut stream, &mut script, &commands).await;
 }
 
@@ -134,14 +134,14 @@ async fn follow(
         commands.send_modify(|commands| commands.push(command.clone()));
         loop {
             let mut answer = match &twice {
-                // A server's answer.
+                // Answers as a real server does.
                 Some(field) => Answer::Reply(doc! {
                     "ok": 0, "code": 40_413, "errmsg": format!("BSON field '{field}' is a duplicate field"),
                 }),
                 None => script(&command),
             };
             while let Answer::After(pause, then) = answer {
-                // A client that is gone needs no answer.
+                // Ends the pause early if the client closes the connection, because it then needs no answer.
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     _ = stream.readable() => {}
@@ -152,7 +152,7 @@ async fn follow(
                 Answer::Reply(document) => stream.write_all(&reply(header, Flags::NONE, &document)?).await?,
                 Answer::More(document) => {
                     stream.write_all(&reply(header, Flags::MORE_TO_COME, &document)?).await?;
-                    // A script that continues sends the next reply as an answer to this reply.
+                    // With `moreToCome`, the next reply responds to this reply instead of the request.
                     header.request_id = REPLY;
                     continue;
                 }
@@ -171,7 +171,7 @@ async fn follow(
     }
 }
 
-/// Returns the name of a field that a command has twice.
+/// Returns the name of a field that occurs twice in a command.
 fn repeated_field(command: &RawDocument) -> Option<String> {
     let mut names = HashSet::new();
     command.into_iter().flatten().map(|(name, _)| name.as_str()).find(|name| !names.insert(*name)).map(str::to_owned)

@@ -17,8 +17,8 @@ pub struct SocksOptions {
     /// The names that the proxy resolves itself, in lower case, without a port (`name`) or for one port (`name:port`).
     /// It refuses other names as unreachable.
     pub names: HashMap<String, SocketAddr>,
-    /// The address that the proxy connects to in place of the requested address, such as the address of a relay.
-    /// Default: the requested address.
+    /// The addresses that the proxy connects to in place of requested addresses, such as the address of a relay. It
+    /// connects to all other requested addresses directly.
     pub detours: HashMap<SocketAddr, SocketAddr>,
     /// The proxy's fault. Default: none.
     pub fault: Option<SocksFault>,
@@ -55,7 +55,7 @@ pub struct SocksRequest {
     pub methods: Vec<u8>,
     /// The server's name, or its IP address in the usual notation. Empty if the client did not get that far.
     pub host: String,
-    /// Whether the client sent a name.
+    /// Whether the client sent a name instead of an IP address.
     pub by_name: bool,
     /// The server's port.
     pub port: u16,
@@ -93,7 +93,7 @@ impl SocksProxy {
         self.address.port()
     }
 
-    /// Returns the requests of the clients whose connections were relayed or failed, in that order.
+    /// Returns the requests of all clients whose negotiation has ended, in the order in which the negotiations ended.
     #[must_use]
     pub fn requests(&self) -> Vec<SocksRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -211,8 +211,8 @@ async fn read<const N: usize>(client: &mut TcpStream) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Applies the fault in place of `message`, which is `length` bytes long. A hang ends when the client closes the
-/// connection.
+/// Applies the proxy's fault, if it affects `message`, which is `length` bytes long. A hang ends when the client closes
+/// the connection.
 async fn fail(client: &mut TcpStream, options: &SocksOptions, message: SocksMessage, length: usize) -> io::Result<()> {
     match options.fault {
         Some(SocksFault::Hang(at)) if at == message => {

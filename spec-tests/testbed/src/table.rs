@@ -1,4 +1,4 @@
-//! The table of the official suites. The tests print it even when they pass.
+//! The table of the results of the official suites. The tests print it even when they pass.
 //!
 //! Each test binary prints its own rows, and keeps them in a separate file beside the binaries. The tests of this package
 //! run last in `cargo test --workspace`, and print the rows of all test binaries.
@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// How the cases of a suite ended.
+/// A row of the table: the results of a suite's cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row<'r> {
     /// The suite's folder.
@@ -57,8 +57,8 @@ impl fmt::Display for Row<'_> {
     }
 }
 
-/// Prints rows, and the reasons for skipped cases, and keeps both for [`whole`]. The test harness would capture the
-/// output of `print!`.
+/// Prints rows, and the reasons for skipped cases, and keeps both for [`whole`]. Writes to standard output directly,
+/// because the test harness captures the output of `print!`.
 pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
     let (mut text, mut kept) = (String::from("\n"), String::new());
     for row in rows {
@@ -67,11 +67,11 @@ pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
     }
     print(&(text + reasons));
     kept.extend(reasons.lines().map(|reason| format!("{REASON}{reason}\n")));
-    // If the folder cannot be written to, the suite does not fail.
+    // A folder that cannot be written to must not make the suite fail.
     let _ = keep(&kept);
 }
 
-/// The beginning of a line that is not a row.
+/// The first character of a line that contains a reason instead of a row.
 const REASON: char = '#';
 
 /// Adds lines to the file of this binary. The first lines of a process replace the lines of an earlier process.
@@ -112,8 +112,8 @@ fn run() -> String {
     format!("{parent} {begun} {}", of_linux("/proc/sys/kernel/random/boot_id").trim())
 }
 
-/// Returns the rows that all binaries of this run wrote, with their sum, and the reasons for skipped cases. `None` if
-/// there are none.
+/// Returns the rows that all binaries of this run wrote, with their sum, and the reasons for skipped cases. Returns
+/// `None` if there are no rows.
 #[must_use]
 pub fn whole() -> Option<String> {
     whole_of(&place().ok()?.0, &run())
@@ -123,7 +123,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
     let mut paths: Vec<_> = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     let texts: Vec<_> = paths.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
-    // Rows from another run do not belong to this run's tests.
+    // Ignores the rows of other runs.
     let present = texts.iter().filter_map(|text| text.split_once('\n')).filter(|(of, _)| *of == run);
     let lines: Vec<_> = present.flat_map(|(_, lines)| lines.lines()).collect();
     let (mut rows, mut sum) = (String::new(), Row::passed("total", 0));
@@ -141,7 +141,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
 
 /// Prints text that the test harness does not capture.
 pub fn print(text: &str) {
-    // A closed output does not make the suite fail.
+    // A closed output must not make the suite fail.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 

@@ -1,4 +1,4 @@
-//! The contents of hello, as servers see them (MongoDB Handshake specification).
+//! Tests of the contents of hello, as servers see them (MongoDB Handshake specification).
 
 use wharf::{DriverInfo, ServerApi, ServerApiVersion};
 use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
@@ -6,7 +6,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 use super::scripted_scram::hello;
 use super::*;
 
-/// Starts a server that has these fields in its hello reply and accepts all other commands.
+/// Starts a server that includes these fields in its hello reply and accepts all other commands.
 async fn saying(fields: Document) -> ScriptedServer {
     let script = move || -> Script {
         let fields = fields.clone();
@@ -93,7 +93,7 @@ async fn compressors_are_offered_in_the_order_of_the_options() {
 
 #[tokio::test]
 async fn server_may_name_unknown_mechanisms() {
-    // The server also refuses SCRAM-SHA-1, but only after the unknown name was accepted.
+    // The login with SCRAM-SHA-1 still fails, but only after the client has accepted the unknown name.
     let server = saying(doc! { "saslSupportedMechs": ["NEW", 5] }).await;
     let error = connect(&server.address(), Credential::new("user", "pencil")).await.unwrap_err();
     assert_eq!(failure(&error).mechanism, Mechanism::ScramSha1);

@@ -11,12 +11,13 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length
 use super::scripted_scram::{Behaviour, credential, replies};
 use super::*;
 
-/// A server whose conversation has four commands, so that each message of SCRAM has a separate command.
+/// Returns the behaviour of a server that needs four commands for a conversation: one for each SCRAM message.
 fn longest() -> Behaviour {
     Behaviour { wants_empty_exchange: true, ..Behaviour::default() }
 }
 
-/// Starts a server that replies to `commands` commands of a connection, and passes the next reply to `last`.
+/// Starts a server that answers the first `commands` commands of each connection. For any later command, `last` turns
+/// the normal reply into the answer.
 async fn answering(commands: usize, last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let script = move || -> Script {
         let (mut reply, last, mut answered) = (replies(longest()), last.clone(), 0);
@@ -94,7 +95,7 @@ async fn pool_reports_the_failure_and_keeps_no_connection() {
     assert_eq!(error.connection_id(), Some(1));
 }
 
-/// This value is dropped with the connection whose script holds it, and then notifies the test.
+/// Notifies the test when this value is dropped. A script holds it, so it is dropped with the connection.
 struct Closing(mpsc::UnboundedSender<()>);
 
 impl Drop for Closing {

@@ -20,7 +20,7 @@ mod mongod;
 mod scripted;
 mod scripted_scram;
 
-/// The limit that ends a test that would otherwise hang.
+/// The time limit after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 /// Returns the failure of an authentication, after checking the properties that all failures share.

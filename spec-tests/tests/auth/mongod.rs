@@ -1,4 +1,4 @@
-//! A real server with users of all kinds (Authentication specification, "Test Plan").
+//! Authentication against a real server that has users of all kinds (Authentication specification, "Test Plan").
 
 use wharf::{Compressor, TlsOptions};
 use wharf_testbed::certificates::{Certificates, Pem};
@@ -175,7 +175,7 @@ async fn first_message_travels_with_hello_and_saves_a_round_trip() {
     assert_eq!(round_trips(Credential::new("both", "both")).await, 2);
     assert_eq!(round_trips(Credential::new("both", "both").mechanism(Mechanism::ScramSha256)).await, 2);
     assert_eq!(round_trips(Credential::new("sha1", "sha1").mechanism(Mechanism::ScramSha1)).await, 2);
-    // The attempt with SCRAM-SHA-256 in hello is followed by SCRAM-SHA-1 for a user without SCRAM-SHA-256.
+    // If the user lacks SCRAM-SHA-256, the client attempts SCRAM-SHA-256 in hello and then falls back to SCRAM-SHA-1.
     assert_eq!(round_trips(Credential::new("sha1", "sha1")).await, 3);
 }
 
@@ -223,8 +223,8 @@ async fn certificate_authenticates_with_and_without_the_user_name() {
     let mongod = Mongod::start(MongodOptions {
         auth: true,
         tls: Some(certificates.of_mongod(false)),
-        // The certificates have the same organisation as the server's certificate, so a mongod would mistake them for
-        // cluster members.
+        // The client certificates name the same organisation as the server's certificate, so by default mongod would
+        // mistake the clients for cluster members.
         extra_args: vec!["--setParameter".into(), "enforceUserClusterSeparation=false".into()],
         ..MongodOptions::default()
     })
@@ -255,7 +255,7 @@ async fn certificate_authenticates_with_and_without_the_user_name() {
 
     let other = options(certified).credential(credential.clone().username("CN=other")).endpoint().unwrap();
     assert_refused(&other.connect().await.unwrap_err());
-    // Without a certificate there is no proof, so the options are refused before connecting.
+    // Without a certificate, the client cannot prove its identity, so the options are refused before connecting.
     let uncertified = options(trusting).credential(credential).endpoint().unwrap_err();
     assert_eq!(uncertified.option, "tlsCertificateKeyFile");
 }

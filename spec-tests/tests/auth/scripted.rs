@@ -11,7 +11,7 @@ use wharf_testbed::tls_front::TlsFront;
 use super::scripted_scram::{Behaviour, PASSWORD, credential, hello, payload, replies, sasl, start};
 use super::*;
 
-/// Asserts that SCRAM-SHA-256 fails with a server that shows this behaviour, and returns the cause's message.
+/// Asserts that SCRAM-SHA-256 fails against a server with this behaviour, and returns the message of the cause.
 async fn refusal(behaviour: Behaviour) -> String {
     let server = start(behaviour).await;
     let error = connect(&server.address(), credential()).await.unwrap_err();
@@ -66,7 +66,7 @@ async fn mechanism_is_negotiated_if_none_is_named() {
     assert_eq!(server.command_names(), ["isMaster", "saslContinue"]);
 
     // With any other list of mechanisms, or without a list, the mechanism is SCRAM-SHA-1, even if the server replied to
-    // SCRAM-SHA-256.
+    // the SCRAM-SHA-256 message in hello.
     for mechanisms in
         [None, Some(Bson::from(vec!["SCRAM-SHA-1"])), Some(Bson::from(vec!["PLAIN", "NEW"])), Some(Bson::Null)]
     {
@@ -206,7 +206,7 @@ async fn error_that_repeats_the_password_is_not_shown() {
     }
 }
 
-/// Connects with a client certificate as the proof, through a TLS front.
+/// Connects through a TLS front, and authenticates with a client certificate.
 async fn connect_with_certificate(
     server: &ScriptedServer,
     credential: Credential,
@@ -341,7 +341,7 @@ fn user_without_a_password_is_refused_before_connecting() {
         let error = Options::new(["localhost"]).unwrap().credential(credential).endpoint().unwrap_err();
         assert_eq!(error.to_string(), format!("password is required with authMechanism={}", mechanism.name()));
     }
-    // An empty password counts as a password; only the server can refuse it.
+    // An empty password is still a password, which only the server can refuse.
     assert!("mongodb://ada:@localhost".parse::<Options>().unwrap().endpoint().is_ok());
 }
 
@@ -358,7 +358,7 @@ fn plain_refuses_zero_bytes() {
 #[tokio::test]
 async fn reply_length_is_limited_before_authentication() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
-    // The limit in the hello reply is for later messages and does not apply yet.
+    // The limit in the hello reply does not apply until the connection is authenticated.
     let limit = doc! { "maxMessageSizeBytes": i32::MAX };
     let mut reply = sasl(b"", true);
     reply.insert("filler", "x".repeat(1024 * 1024));
@@ -367,7 +367,7 @@ async fn reply_length_is_limited_before_authentication() {
     let AuthenticationCause::Wire(WireError::Length { most: 1_048_576, .. }) = *reason(failure(&error)) else {
         panic!("another cause: {error}")
     };
-    // After authentication, that limit applies.
+    // After authentication, the limit in the hello reply applies.
     let script = move || -> Script {
         let (limit, reply) = (limit.clone(), reply.clone());
         Box::new(move |command| match &*name(command) {

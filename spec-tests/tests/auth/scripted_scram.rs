@@ -16,22 +16,23 @@ use super::*;
 pub const PASSWORD: &str = "pencil";
 const SALT: &[u8] = b"sixteen byte salt";
 
-/// A server's departure from the protocol, or an unusual way of following it.
+/// How a scripted server departs from the protocol, or follows it in an unusual way.
 #[derive(Debug, Clone, Default)]
 pub struct Behaviour {
-    /// Replies to the first message that hello carries.
+    /// Whether the server replies to the first message if hello carries it.
     pub speculates: bool,
-    /// Omits `done` from its proof, so that the client has to send an empty message, as servers before 4.4 do.
+    /// Whether the reply with the server's proof leaves `done` unset, so that the client has to send an empty message.
+    /// Servers before 4.4 behave like this.
     pub wants_empty_exchange: bool,
-    /// The number of iterations to require; 4096 by default.
+    /// The iteration count that the server requires. The default is 4096.
     pub iterations: Option<u64>,
     /// The nonce to send, instead of one that extends the client's nonce.
     pub nonce: Option<&'static str>,
     /// The message to send instead of the final message.
     pub server_final: Option<&'static str>,
-    /// Sends `done` with the first message.
+    /// Whether the server sets `done` in its first message.
     pub done_at_once: bool,
-    /// Never sends `done`.
+    /// Whether the server never sets `done`.
     pub never_done: bool,
     /// The fields to replace in every reply to a SASL command.
     pub replaced: Document,
@@ -146,7 +147,8 @@ impl Server {
     }
 }
 
-/// Returns the replies of a server with this behaviour, for scripts that change them before sending.
+/// Returns a function that computes the replies of a server with this behaviour, for scripts that change the replies
+/// before they are sent.
 pub fn replies(behaviour: Behaviour) -> impl FnMut(&Document) -> Document + Send {
     let mut server = Server { behaviour, signed: String::new(), proven: false };
     move |command| server.reply(command)

@@ -15,7 +15,7 @@ pub fn credential(cloud: CloudEnvironment) -> Credential {
     Credential::of(Mechanism::MongoDbAws).cloud_environment(cloud)
 }
 
-/// Returns the answer of ECS and EC2, with credentials that are valid for `seconds`.
+/// Returns a response as ECS and EC2 send it, with credentials that are valid for `seconds`.
 pub fn answer(id: &str, seconds: u64) -> String {
     let expiration = SystemTime::now() + Duration::from_secs(seconds);
     let expiration = bson::DateTime::from_system_time(expiration).try_to_rfc3339_string().unwrap();
@@ -129,7 +129,8 @@ async fn ecs_is_asked_if_its_variable_is_set() {
 async fn web_identity_is_exchanged_for_credentials() {
     let server = server_with_token().await;
     let file = TokenFile::new("web-identity", "token-of-a-web-identity\n");
-    // The service returns the expiration in seconds, and may wrap the answer that the specification shows.
+    // The service reports the expiration in seconds since the epoch. It may also wrap the response that the
+    // specification shows in further objects.
     let expiration = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() + 3600;
     let credentials = format!(
         r#"{{"Credentials":{{"AccessKeyId":"{KEY_ID}","SecretAccessKey":"{SECRET_KEY}","SessionToken":"{TOKEN}",
@@ -173,7 +174,7 @@ async fn web_identity_is_exchanged_in_the_region_of_the_environment() {
     let cloud = CloudEnvironment::default().variables(move |name| match name {
         "AWS_WEB_IDENTITY_TOKEN_FILE" => Some(path.clone().into()),
         "AWS_ROLE_ARN" => Some("role".into()),
-        // This is not a valid host name, so that no request leaves this machine.
+        // A host name cannot contain a space, so no request leaves this machine.
         "AWS_REGION" => Some("no region".into()),
         _ => None,
     });
@@ -195,7 +196,7 @@ async fn provider_of_the_application_comes_first() {
     let endpoint = options(&server, credential).endpoint().unwrap();
     for asked in 1..=2 {
         endpoint.connect().await.unwrap();
-        // The provider does its own caching.
+        // The client does not cache these credentials, because caching is up to the provider.
         assert_eq!(calls.load(Ordering::Relaxed), asked);
     }
     // `AwsCredentials` is itself a provider.

@@ -1,6 +1,6 @@
 //! The prose tests of MONGODB-AWS, "Cached Credentials". Endpoints with the same options share a cache. Where the
-//! specification clears the cache, a test takes a new endpoint. A client of the specification corresponds to a
-//! connection.
+//! specification clears the cache, a test creates a new endpoint. The specification's clients correspond to connections
+//! here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,11 +10,11 @@ use wharf::Endpoint;
 use super::aws::{TOKEN, answer, credential};
 use super::*;
 
-/// An ECS agent whose answers the test sets.
+/// A simulated ECS agent. The test sets its responses.
 struct Agent {
     next: Arc<Mutex<(String, u64)>>,
     service: HttpServer,
-    /// More environment variables.
+    /// Additional environment variables.
     variables: Arc<Mutex<HashMap<&'static str, String>>>,
 }
 
@@ -68,7 +68,7 @@ async fn start() -> (Server, Agent) {
 async fn credentials_are_kept_until_five_minutes_before_they_expire() {
     let (server, agent) = start().await;
     let endpoint = agent.endpoint(&server);
-    // Credentials that expire within one minute, or within five, are fetched again.
+    // Credentials that expire within five minutes are fetched again.
     for (seconds, asked) in [(59, 1), (299, 2), (303, 3), (3600, 3)] {
         agent.answer_with(KEY_ID, seconds);
         run(&endpoint).await.unwrap();
@@ -93,7 +93,7 @@ async fn failure_clears_the_cache() {
     run(&endpoint).await.unwrap();
     assert_eq!(agent.asked(), 2);
 
-    // Any failure clears the cache, not only a failure of the proof.
+    // Any failure to authenticate clears the cache, not only a refused proof.
     server.state().failures.push_back(("saslStart", 0));
     shown(&run(&endpoint).await.unwrap_err());
     run(&endpoint).await.unwrap();

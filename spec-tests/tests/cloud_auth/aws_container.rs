@@ -1,4 +1,5 @@
-//! The agents that give containers their credentials, asked as the AWS SDKs' container credential provider does.
+//! The agents that provide credentials to containers. The client queries them in the same way as the container
+//! credential provider of the AWS SDKs.
 
 use super::aws::{TOKEN, TokenFile, answer, credential};
 use super::*;
@@ -9,7 +10,8 @@ const AUTHORIZATION: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
 const AUTHORIZATION_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
 /// A server that accepts the container's credentials, the agent that provides them, and the metadata service of the
-/// node. The server also accepts the node's credentials, so a test sees which of the two services was asked.
+/// node. The server also accepts the node's credentials, so authentication succeeds with either service, and the tests
+/// check which one received requests.
 struct Node {
     server: Server,
     agent: HttpServer,
@@ -107,7 +109,7 @@ async fn forbidden_uri_is_an_error_and_the_role_of_the_node_is_not_used() {
     assert_eq!(node.agent.seen().len(), 0);
 }
 
-/// The operating system reads this host as 10.0.0.1, just as an attacker's name might resolve to that address.
+/// The operating system reads this host as 10.0.0.1, just as an attacker's host name might resolve to that address.
 #[cfg(unix)]
 #[tokio::test]
 async fn host_must_resolve_to_a_local_address() {

@@ -1,4 +1,4 @@
-//! A cloud service: HTTP/1.1, one request per connection.
+//! A simulated cloud service that speaks HTTP/1.1 and serves one request per connection.
 
 use std::sync::{Arc, Mutex};
 
@@ -64,7 +64,7 @@ impl HttpServer {
         Self { url, seen, _tasks: tasks }
     }
 
-    /// Returns all requests so far.
+    /// Returns all requests received so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
@@ -87,7 +87,7 @@ async fn serve(
         }
         Answer::Stalls(bytes) => {
             let _ = stream.write_all(&bytes).await;
-            // The read returns when the client goes away or the server stops.
+            // Keep the connection open until the client disconnects or the server stops.
             let _ = stream.read(&mut [0; 1]).await;
         }
     }

@@ -18,7 +18,7 @@ fn cause(error: &EstablishError) -> &AuthenticationCause {
     failed.source().and_then(|source| source.downcast_ref()).unwrap()
 }
 
-/// Asserts that connecting fails, with a timeout and not before the limit.
+/// Asserts that connecting times out, but not before the limit.
 async fn assert_ended(server: &Server, credential: Credential) {
     let endpoint = options(server, credential).connect_timeout(LIMIT).endpoint().unwrap();
     let begun = Instant::now();
@@ -99,7 +99,7 @@ async fn callback_is_cancelled_with_its_connection() {
     });
     let endpoint = options(&server, credential).endpoint().unwrap();
     for _ in 0..2 {
-        // The second connection makes a new call: nothing is left of the first call.
+        // The second connection calls the callback again, because nothing remains of the first call.
         let connecting = tokio::spawn({
             let endpoint = endpoint.clone();
             async move { endpoint.connect().await.map(drop) }
@@ -116,7 +116,7 @@ async fn time_of_a_callback_counts_only_with_timeout_ms() {
     let server = Server::of_tokens(&["token-a"]).await;
     let slow = || {
         Credential::of(Mechanism::MongoDbOidc).oidc_callback(|context: OidcContext| async move {
-            // Twice the time that the whole connection may take.
+            // Twice the time limit of the whole connection attempt.
             tokio::time::sleep(LIMIT * 2).await;
             assert_eq!(context.timeout, Duration::from_secs(60));
             Ok(OidcToken::new("token-a"))
@@ -154,8 +154,8 @@ async fn command_timeout_limits_its_callback() {
     assert!(failure.is_timeout() && !failure.is_network_error() && !failure.clears_pool(), "{failure}");
 }
 
-/// Runs a command within [`LIMIT`] on a connection that must reauthenticate, and returns the reauthentication's
-/// failure.
+/// Runs a command with the time limit [`LIMIT`] on a connection that must reauthenticate, and returns the failure to
+/// reauthenticate.
 async fn refused_once(server: &Server, credential: Credential, silent_at: Option<&'static str>) -> CommandError {
     let mut connection = connect(server, credential).await.unwrap();
     server.state().silent_at = silent_at;
@@ -164,12 +164,13 @@ async fn refused_once(server: &Server, credential: Credential, silent_at: Option
     let running = connection.run(Command::new("test", &find).timeout(LIMIT));
     let failure = tokio::time::timeout(AGES, running).await.unwrap().unwrap_err();
     assert!(matches!(failure, CommandError::Reauthentication { .. }), "{failure}");
-    // The connection's authentication state is unknown.
+    // The connection cannot be reused, because its authentication state is unknown.
     assert!(!connection.condition().is_reusable());
     failure
 }
 
-/// A callback that returns one token, and then fails after part of its time.
+/// Returns a credential whose callback returns a token on the first call. Later calls fail after a part of their time
+/// limit.
 fn callback_that_fails_after(part: fn(Duration) -> Duration) -> Credential {
     let calls = std::sync::atomic::AtomicUsize::new(0);
     Credential::of(Mechanism::MongoDbOidc).oidc_callback(move |context: OidcContext| {

@@ -15,7 +15,7 @@
 //! | OIDC machine 5.1, 5.2 | `oidc_environments` |
 //! | OIDC machine 2.4, 2.5 | `oidc_machine::contradictory_options_are_refused` |
 //! | OIDC human 1.1, 1.2, 1.5, 1.6, 1.8, 2.1, 2.2, 2.3, 3.1, 3.2, 4.1 to 4.4 | `oidc_human` |
-//! | OIDC human 1.3, 1.4 | not here: only the server can tell two principals apart; 1.2 tests the name |
+//! | OIDC human 1.3, 1.4 | not here: only a real server can tell two principals apart; 1.2 checks the user name |
 //! | OIDC human 1.7 | not here: the tests of the options cover connection strings |
 //! | unified `mongodb-oidc-no-retry.json` | its six cases are machine 1.1, 4.1, 4.2 and 4.3 and human 3.1 and 3.2; `oidc_machine` repeats the last two for machines |
 //!
@@ -42,7 +42,7 @@ mod server;
 use http::{Answer, HttpServer};
 use server::Server;
 
-/// The limit that ends a test that would otherwise hang.
+/// The time limit after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 /// A secret that must not appear in any output.

@@ -146,8 +146,8 @@ async fn p3_1_refused_cached_token_is_replaced() {
     let mut connection = endpoint.connect().await.unwrap();
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 2);
-    // The first connection sends one token. The second sends the old token again, because hello did not accept it, and then
-    // the new token.
+    // The first connection sends one token. The second sends the old token again, because the server did not accept it
+    // in hello, and then sends the new token.
     assert_eq!(server.state().count("saslStart"), 3);
     // From now on, new connections share the new token.
     endpoint.connect().await.unwrap();

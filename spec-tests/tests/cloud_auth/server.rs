@@ -203,7 +203,7 @@ impl Client {
         };
         let speculation = command.get_document("speculativeAuthenticate").ok();
         state.speculations.push(speculation.cloned());
-        // The reply leaves out a failed authentication, as the reply of a real server does.
+        // If the authentication in hello failed, the reply omits it, as a real server's reply does.
         if let Some(answer) = speculation.and_then(|command| {
             assert_eq!(command.get_str("db").unwrap(), "$external");
             self.converse(state, command)
@@ -268,8 +268,8 @@ pub fn sasl(payload: Document, done: bool) -> Document {
     doc! { "conversationId": 7, "done": done, "payload": payload, "ok": 1 }
 }
 
-/// Verifies the signature. Computes the expected signature independently of the client's code, in the fixed form of the
-/// specification.
+/// Verifies the signature. Computes the expected signature independently of the client's code, in the fixed form that
+/// the specification prescribes.
 fn is_signed(state: &State, nonce: &[u8], payload: &Document) -> bool {
     let (authorization, date) = (payload.get_str("a").unwrap(), payload.get_str("d").unwrap());
     let id = authorization.split(['=', '/']).nth(1).unwrap();

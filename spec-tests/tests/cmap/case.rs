@@ -10,7 +10,7 @@ use wharf::{BackgroundInterval, PoolOptions};
 pub struct Case {
     pub description: String,
     pub style: String,
-    /// Version requirements, of which at least one must hold.
+    /// The version requirements. At least one of them must be met.
     pub run_on: Vec<Value>,
     pub fail_point: Option<Value>,
     pub app_name: Option<String>,
@@ -19,7 +19,7 @@ pub struct Case {
     pub error: Option<Value>,
     pub events: Vec<Value>,
     pub ignore: Vec<String>,
-    /// Extension: whether `events` is complete, so that a further event is a failure.
+    /// Extension: whether `events` is complete, so that any further event is a failure.
     pub exact: bool,
     /// Extension: the behaviour of the mock.
     pub mock: Map<String, Value>,
@@ -71,8 +71,8 @@ fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// The default interval of the background task: no test lasts that long. A run then begins only if something requests
-/// it.
+/// The default interval of the background task. No test lasts that long, so by default the task runs only when
+/// something requests a run.
 const REST: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn pool_options(given: &Value) -> (Option<String>, PoolOptions) {

@@ -5,16 +5,17 @@
 //! timer. A file therefore takes no real time, and its outcome does not depend on the machine. Files of
 //! `style: integration` run against a real `mongod`, with its fail points, in real time.
 //!
-//! There is one test for each file. Another test compares the lists of tests with the folders, and finds a file without a
-//! test or a test without a file. No file is skipped.
+//! There is one test for each file. Another test compares the lists of tests with the folders, and fails if a file has
+//! no test or a test has no file. No file is skipped.
 //!
-//! A thread of the format is a task. `waitForEvent` without a timeout waits for at most ten seconds.
+//! Each thread of the format runs as a task. `waitForEvent` without a timeout waits for at most ten seconds.
 //!
-//! The newest files are run unchanged. `wharf_testbed::edition` lists the differences of the fetched copy: one file has an
-//! earlier order of events, and one is missing. In place of the missing file, the test runs the equivalent case in `cases`.
+//! The newest files are run unchanged. `wharf_testbed::edition` lists how the fetched copy differs: one file has its
+//! events in an earlier order, and one file is missing. In place of the missing file, the test runs the equivalent case
+//! in `cases`.
 //!
-//! If a file does not set `backgroundThreadIntervalMS`, the background task rests for a day, so that no test passes
-//! merely because an interval elapsed.
+//! If a file does not set `backgroundThreadIntervalMS`, the interval of the background task is a day, so that no test
+//! passes merely because an interval elapsed.
 //!
 //! # Extensions
 //!
@@ -28,15 +29,15 @@
 //! | `mock.hang`, `mock.fail`, `mock.overload` | The ids of connections whose establishment never ends, fails after the handshake, or fails with `SystemOverloadedError`. |
 //! | `mock.serviceIds` | The services behind the load balancer, as numbers. The connections get them in turn. |
 //! | `checkOut(times)` | That many check-outs, one after the other. |
-//! | `checkOut(deadlineMS)` | The check-out gives up after that time, in any state. |
+//! | `checkOut(deadlineMS)` | The check-out gives up after this time, whatever its state. |
 //! | `clear(serviceId)` | Clears a service of a load-balanced pool. |
 //! | `cancel(target)` | Drops the current operation of a thread, and returns when it has been dropped. The thread continues. |
 //! | `spoil(connection)` | Breaks the connection, so that it is closed at check-in. |
 //! | `operate(connection)` | Runs an endless interruptible operation. Its interruption becomes this thread's error. |
 //! | `assertStatus(status)` | Compares the pool's status, or part of it, and checks that the numbers add up. |
 //! | `assertService(serviceId, service)` | Compares a service's generation and number of connections; both are 0 if the pool does not know it. |
-//! A connection that could not be established clears the pool where the SDAM specification requires it, as the server's
-//! monitor would do.
+//! A failure to establish a connection clears the pool where the SDAM specification requires it, as the server's
+//! monitor would.
 
 #![cfg(not(loom))]
 
@@ -252,7 +253,7 @@ fn in_virtual_time(case: &Case) {
     runtime.block_on(runner::run(case, "mock:27017", Mock::new(&case.mock), MockConnection::spoil));
 }
 
-/// Swaps the two events, as a later commit did.
+/// Swaps the two events, as a later commit to the specifications did.
 fn clear_before_closing(case: &mut Case) {
     let place_of = |event_type: &str| case.events.iter().position(|event| event["type"] == event_type);
     let (closed, cleared) = (place_of("ConnectionClosed").unwrap(), place_of("ConnectionPoolCleared").unwrap());
@@ -260,7 +261,7 @@ fn clear_before_closing(case: &mut Case) {
     case.events.swap(closed, cleared);
 }
 
-/// Tests of the runner itself: a mismatch fails.
+/// Tests of the runner itself: a mismatch must make a case fail.
 mod negative_controls {
     use super::*;
 

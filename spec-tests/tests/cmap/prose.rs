@@ -9,7 +9,7 @@ use wharf::{
     PoolOptions, Stage,
 };
 
-/// Each pool option with a distinct value that is not its default.
+/// The pool options, each with a distinct value other than its default.
 const GIVEN: [(&str, u64); 5] = [
     ("maxIdleTimeMS", 4_000),
     ("minPoolSize", 3),

@@ -23,7 +23,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// Returns the number of events so far once `timeout` has elapsed.
+    /// If `timeout` elapses first, returns the number of events so far.
     pub async fn wait_for(&self, event_type: &str, count: usize, timeout: Duration) -> Result<(), usize> {
         let seen = || self.events.lock().unwrap().iter().filter(|event| event["type"] == event_type).count();
         let enough = async {
@@ -112,7 +112,7 @@ pub fn matches(expected: &Value, actual: Option<&Value>, place: &str) -> Result<
         (Value::Object(expected), Value::Object(actual)) => {
             expected.iter().try_for_each(|(key, value)| matches(value, actual.get(key), &format!("{place}.{key}")))
         }
-        // A message may continue with details that the format does not know.
+        // The pool may append details to the message that the format expects.
         (Value::String(expected), Value::String(actual))
             if place == "error.message" && actual.starts_with(expected) =>
         {

@@ -144,7 +144,7 @@ async fn main_thread<E: Establish>(
         _ => match operation["thread"].as_str() {
             None => stage.perform(operation).await,
             Some(thread) => {
-                // A failed thread does not take further operations; `waitForThread` returns its error.
+                // A failed thread accepts no further operations, and `waitForThread` returns its error.
                 let _ = threads[thread].operations.send(operation.clone());
                 Ok(())
             }
@@ -187,7 +187,7 @@ impl<E: Establish> Stage<E> {
                 let interrupted = connection.interruptible(async |_| std::future::pending::<()>().await).await;
                 self.labelled.lock().unwrap().insert(label(operation).into(), connection);
                 let mut cleared = interrupted.expect_err("an endless operation returned");
-                // Only the operation's caller knows that it did not send anything.
+                // Only the caller can know that its operation sent nothing.
                 cleared.sent = false;
                 let error = CheckOutError::from(cleared);
                 return Err(to_json(&error));
@@ -260,7 +260,7 @@ fn label(operation: &Value) -> &str {
     operation["connection"].as_str().expect("a connection's label")
 }
 
-/// Returns the service with this number: 1 is `000000000000000000000001` in events.
+/// Returns the identifier of the service with this number. In events, service 1 appears as `000000000000000000000001`.
 pub fn service_id(number: &Value) -> ObjectId {
     ObjectId::from_str(&format!("{:024x}", self::number(number))).expect("24 digits")
 }

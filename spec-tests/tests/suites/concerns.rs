@@ -31,7 +31,7 @@ fn write_concern(fields: &Value) -> WriteConcern {
     concern
 }
 
-/// Returns the connection string with the fields of a concern.
+/// Returns a connection string that sets these read and write concerns.
 fn uri(address: &str, read: &Value, write: &Value) -> String {
     let mut uri = format!("mongodb://{address}/?");
     for (name, value) in read.as_object().into_iter().chain(write.as_object()).flatten() {
@@ -42,7 +42,8 @@ fn uri(address: &str, read: &Value, write: &Value) -> String {
     uri
 }
 
-/// Asserts that the connection string is refused, or its concern is ignored with a warning ("Connection String Tests").
+/// Asserts that the connection string is refused, or that its concern is ignored with a warning ("Connection String
+/// Tests").
 fn assert_invalid(uri: &str) {
     if let Ok(options) = Options::parse(uri) {
         assert!(!options.warnings().is_empty(), "{uri}");
@@ -74,7 +75,7 @@ fn connection_strings_have_the_concerns_of_the_suite() {
     show([Row { files: 2, ..Row::passed(folder, count) }], "");
 }
 
-/// Answers only acknowledged commands.
+/// Answers each command, except unacknowledged inserts.
 fn answer(command: &Document, address: &str) -> Answer {
     let concern = command.get_document("writeConcern");
     match name(command).as_str() {

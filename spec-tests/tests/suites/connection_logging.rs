@@ -1,10 +1,10 @@
 //! The `connection_logging` suite, run by a client against a real server.
 //!
 //! The runner of the unified suites does not have a server with authentication, which one case needs. It also runs
-//! several clients at a time, whose connections it could not tell apart: their messages name the server but no client.
-//! Here, only one client exists in the process at a time.
+//! several clients at a time, and could not tell their connections apart, because the messages name the server but not
+//! the client. Here, only one client exists in the process at a time.
 //!
-//! In the fetched copy one list is in an earlier order, which the runner corrects (`wharf_testbed::edition`).
+//! The fetched copy has one list of messages in an earlier order, which the runner corrects (`wharf_testbed::edition`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,7 +80,8 @@ impl Client {
         }
         let seen = Arc::new(Mutex::new(BTreeMap::new()));
         let builder = wharf::Client::builder(Options::parse(uri.trim_end_matches('&')).unwrap());
-        // A subscriber would make the pool build events, whether the log is read or not.
+        // A subscriber makes the pool build events even if nothing reads the log, so the client has one only if the
+        // case observes events.
         let builder = match client["observeEvents"].is_null() {
             true => builder,
             false => {
@@ -90,7 +91,7 @@ impl Client {
             }
         };
         let client = builder.build().unwrap();
-        // The suite's clients are created before their first use.
+        // In the suite, a client connects when it is created. In wharf, it would connect on first use.
         client.connect().await.unwrap();
         Self { client, seen }
     }
@@ -135,7 +136,7 @@ async fn set_fail_point(root: &Pool<Endpoint>, fail_point: &Value) {
     root.run_command("admin", &command).await.unwrap();
 }
 
-/// Returns whether a value matches, by the rules of the unified test format.
+/// Returns whether a value matches under the rules of the unified test format.
 fn matches(expected: &Value, actual: Option<&Value>) -> bool {
     let Some(special) = expected.as_object() else { return actual == Some(expected) };
     match special.iter().next().map(|(name, of)| (name.as_str(), of)) {
@@ -181,7 +182,7 @@ fn expected_messages(case: &Value) -> Vec<Value> {
 #[test]
 fn connection_logging_suite_passes() {
     let kept = Kept::default();
-    // Global, because the pools' tasks run on other threads.
+    // The subscriber is global, because the pools' tasks run on other threads.
     tracing::subscriber::set_global_default(kept.clone()).expect("the only subscriber of this process");
     let mongod = Mongod::start(MongodOptions { auth: true, ..MongodOptions::default() }).unwrap();
     let address = mongod.address().to_string();

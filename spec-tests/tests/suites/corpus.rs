@@ -1,5 +1,5 @@
-//! The `bson_corpus` suite: bytes that wharf reads and writes through the `bson` crate. Its other half is about
-//! extended JSON, which wharf does not read.
+//! The half of the `bson_corpus` suite that is about BSON bytes, which wharf reads and writes through the `bson` crate.
+//! The other half is about extended JSON, which wharf does not read.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn bytes(hex: &Value) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// Reads all values, and writes them again.
+/// Decodes all values of a document, and encodes them again.
 fn read_and_write(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     let raw = RawDocumentBuf::from_bytes(bytes).map_err(|error| error.to_string())?;
     let document = Document::try_from(raw).map_err(|error| error.to_string())?;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use wharf_testbed::edition::{DIFFERENCES, Difference, Edition, Kind, root};
 use wharf_testbed::provision;
 
-/// The test of the suites in the unified test format. It prints which of their cases it skips, with the reasons.
+/// The test that runs the suites in the unified test format. It prints the cases that it skips, with the reasons.
 const UNIFIED: &str = "tests/unified/main.rs";
 
 /// The suites that are run, each with the file of its test.
@@ -71,7 +71,7 @@ fn every_suite_is_run() {
     for suite in folders(&root) {
         let is_of = |(of, _): &&&(&str, &str)| of.split('/').next() == Some(&suite);
         assert!(run.iter().any(|entry| is_of(&entry)), "{suite} is not run");
-        // The test of a suite need not run the files in `unified`.
+        // A suite's own test does not need to run the files in `unified`.
         let part = format!("{suite}/unified");
         let is_run = root.join(&part).is_dir() && !run.contains(&&(&*suite, UNIFIED));
         assert!(!is_run || run.contains(&&(&*part, UNIFIED)), "{part} is not run");
@@ -84,7 +84,7 @@ fn every_suite_is_run() {
     }
 }
 
-/// Needs both editions, so it does nothing where only the fetched one exists.
+/// This test needs both editions, so it does nothing if only the fetched edition exists.
 #[test]
 fn editions_differ_as_listed() {
     if Edition::present() == Edition::Fetched {
@@ -106,7 +106,7 @@ fn editions_differ_as_listed() {
     assert!(unused.is_empty(), "the editions do not differ in this way: {unused:#?}");
 }
 
-/// Returns the JSON files below a folder, as paths without the ending.
+/// Returns the JSON files below a folder, keyed by path without the extension.
 fn files(root: &Path) -> BTreeMap<String, Value> {
     let (mut folders, mut found) = (vec![root.to_owned()], BTreeMap::new());
     while let Some(folder) = folders.pop() {

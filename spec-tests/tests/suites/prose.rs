@@ -1,17 +1,18 @@
-//! The prose tests of the specifications: each has a test here, or a reason for having none. `prose.txt` is the list.
+//! The prose tests of the specifications. `prose.txt` lists each of them with the tests that run it, or with the reason
+//! why there is none.
 //!
 //! A line that begins with `==` names a text of the specifications: its path, the heading above its prose tests, and
 //! the form of their titles. The titles are the innermost `headings`, the `sections` (headings of the next level),
 //! numbered `items`, or lines with `emphasis`; with `itself`, the heading is the only test. `none` says that the text
 //! has no prose tests.
 //!
-//! Below it, each prose test has a line with its title, which may be shortened. The tests that run it follow, each on an
-//! indented line: the file, a space and the function. `not:` begins the reason why there is no test, and `but:` lists
-//! what the tests leave out.
+//! Below this line, each prose test has a line with its title, which may be shortened. The tests that run it follow,
+//! each on an indented line: the file, a space and the function. `not:` introduces the reason why there is no test, and
+//! `but:` introduces the parts that the tests leave out.
 //!
 //! The suites' package does not contain the prose. `WHARF_SPECIFICATIONS` names the folder `source` of the
-//! specifications' repository. With it, the titles are compared, and the list must contain each text that is among the
-//! tests or has a test plan or prose tests.
+//! specifications' repository. If the variable is set, the titles are compared with the list. The list must also
+//! contain each text that belongs to the specifications' tests, or that has a test plan or prose tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -229,7 +230,7 @@ fn titles(markdown: &str, under: &str, kind: &str) -> Vec<String> {
         }
         section.push(line);
     }
-    // Prose tests that were removed from the text keep their numbers.
+    // A prose test that was removed keeps its number in the text.
     section.retain(|line| !line.contains("*Removed*") && !line.contains("REMOVED"));
     let is_item = |line: &&str| {
         line.split_once(". ")

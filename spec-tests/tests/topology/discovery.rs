@@ -133,7 +133,7 @@ impl Client {
         let at = format!("{at}, {}", server.address);
         for (field, expected) in expected.as_object().unwrap() {
             match field.as_str() {
-                // A kind of unknown server, for clients that check one server at a time.
+                // `PossiblePrimary` is a kind of unknown server, used only by clients that check one server at a time.
                 "type" if expected == "PossiblePrimary" => assert!(server.server_type.is_unknown(), "{at}"),
                 "type" => assert_eq!(server.server_type.name(), *expected, "{at}"),
                 "setName" => assert_eq!(server.set_name.as_deref(), expected.as_str(), "{at}"),
@@ -189,7 +189,7 @@ fn run(name: &str, case: &Value) {
     }
 }
 
-/// The folders of the suite whose files are in its own format. The test `unified` runs the other folders.
+/// The folders whose files are in the suite's own format. The test `unified` runs the other folders.
 const FOLDERS: [&str; 5] = ["errors", "rs", "sharded", "single", "load-balanced"];
 
 #[test]

@@ -73,7 +73,7 @@ fn assert_topology(view: &TopologyView, expected: &Value, at: &str) {
 fn assert_server(view: &ServerView, expected: &Value, at: &str) {
     assert_eq!(view.address(), expected["address"], "{at}");
     let expected_type = match expected["type"].as_str().unwrap() {
-        // A kind of unknown server, for clients that check one server at a time.
+        // `PossiblePrimary` is a kind of unknown server, used only by clients that check one server at a time.
         "PossiblePrimary" => "Unknown",
         other => other,
     };

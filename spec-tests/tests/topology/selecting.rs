@@ -59,7 +59,7 @@ fn server(fields: &Value, start: Instant) -> ServerDescription {
     let mut server = ServerDescription::unknown(ServerAddress::parse(fields["address"].as_str().unwrap()).unwrap());
     let server_type = fields["type"].as_str().unwrap();
     server.server_type = match server_type {
-        // A kind of unknown server, for clients that check one server at a time.
+        // `PossiblePrimary` is a kind of unknown server, used only by clients that check one server at a time.
         "PossiblePrimary" => ServerType::Unknown,
         _ => *SERVER_TYPES.iter().find(|known| known.name() == server_type).expect("a type"),
     };
@@ -137,7 +137,7 @@ fn run(name: &str, case: &Value) {
     assert_eq!(addresses(found.iter().copied()), expected(&case["suitable_servers"]), "{name}");
     let near = in_window(&found, Duration::from_millis(15));
     assert_eq!(addresses(near.iter().copied()), expected(&case["in_latency_window"]), "{name}");
-    // For every random number, a server within the window is chosen.
+    // Whatever the random number is, the chosen server is within the window.
     for random in (0..64).map(|turn: u64| turn.wrapping_mul(0x9E37_79B9_7F4A_7C15)) {
         let chosen = choose(&near, random, |_| 0).map(|server| server.address.to_string());
         assert_eq!(chosen.is_none(), near.is_empty(), "{name}");
@@ -188,7 +188,7 @@ fn operations_are_distributed_as_in_the_suite() {
         let nearest = ReadPreference::new(ReadPreferenceMode::Nearest);
         let found = suitable(&topology, Access::Read(&nearest), &[], Duration::from_secs(10)).unwrap();
         let near = in_window(&found, Duration::from_millis(15));
-        // Ten times the iterations of the case, to reduce the influence of chance.
+        // Run ten times as many iterations as the case asks for, to reduce the influence of chance.
         let turns = 10 * case["iterations"].as_u64().unwrap();
         let mut chosen: BTreeMap<String, u64> = BTreeMap::new();
         let mut random = 0x2545_F491_4F6C_DD1D_u64;

@@ -1,5 +1,5 @@
-//! The arguments of an operation, and the table of the options among them: one row for each, for the builders of both
-//! clients.
+//! The arguments of an operation, and a table of the arguments that are options. The table has one row for each option,
+//! and serves the builders of both clients.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::stop::Stop;
 
 /// The arguments of an operation that have not been read yet.
 pub struct Arguments {
-    /// The operation that they belong to.
+    /// The name of the operation that the arguments belong to.
     of: String,
     rest: Object,
 }
@@ -41,12 +41,12 @@ impl Arguments {
         self.take(name)?.ok_or_else(|| Stop::Broken(format!("{} needs {name}", self.of)))
     }
 
-    /// Reads all arguments that are left.
+    /// Reads all remaining arguments.
     pub fn rest(&mut self) -> Document {
         std::mem::take(&mut self.rest).into_iter().map(|(name, value)| (name, bson(&value))).collect()
     }
 
-    /// Refuses an argument that was not read.
+    /// Fails if an argument has not been read.
     pub fn end(&self) -> Result<(), Stop> {
         match self.rest.keys().next() {
             Some(name) => Err(Stop::Broken(format!("{} has no argument {name}", self.of))),
@@ -55,9 +55,9 @@ impl Arguments {
     }
 }
 
-/// A type of arguments.
+/// A type that an argument can have.
 pub trait Argument: Sized {
-    /// Reads a value, if it has the right type.
+    /// Reads a value. Returns `None` if the value has a different type.
     fn read(value: &Value) -> Option<Self>;
 }
 
@@ -136,8 +136,8 @@ arguments! {
     };
 }
 
-/// Gives a builder the options among the arguments. An option is named after the builder's method, and its row has the
-/// argument's name and type; `_` is the type that the method takes.
+/// Sets the options among the arguments on a builder. Each option is named after the builder's method. Its row contains
+/// the argument's name and type, where `_` stands for the type that the method takes.
 macro_rules! options {
     ($arguments:expr, $builder:expr; $($option:ident),* $(,)?) => {{
         let mut builder = $builder;

@@ -7,7 +7,8 @@ use crate::clients::Session;
 pub struct Call<'s> {
     pub arguments: Arguments,
     pub session: Option<&'s mut Session>,
-    /// Whether the operation wants the server's own form of the data (`rawData`), an option that has no method.
+    /// Whether the operation asks for the data in the server's own form (`rawData`). The builders have no method for
+    /// this option.
     pub raw_data: bool,
 }
 

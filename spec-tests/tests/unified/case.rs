@@ -32,7 +32,7 @@ const CASE_LIMIT: Duration = Duration::from_secs(60);
 /// The state that the operations of a case share.
 pub struct Case {
     pub environment: Arc<Environment>,
-    /// The kind of its clients.
+    /// The kind of client that the case uses.
     which: Which,
     entities: Mutex<HashMap<String, Held>>,
     /// The names of the fail points that were set.
@@ -40,15 +40,15 @@ pub struct Case {
     /// The log messages about commands and server selections.
     messages: Kept,
     spans: Collector,
-    /// Whether an operation sets fail points, so that clients check their servers more often.
+    /// Whether an operation sets fail points, in which case the clients check their servers more often.
     has_fail_points: bool,
     /// Whether an operation starts a transaction, which may still be open at the end.
     starts_transactions: bool,
-    /// Whether the machine's load decides if an expected timeout occurs.
+    /// Whether the machine's load determines if an expected timeout occurs.
     timeout_by_chance: bool,
 }
 
-/// A cursor or a change stream; `None` after it was closed.
+/// A cursor or a change stream, or `None` after it has been closed.
 type Shared<T> = Arc<tokio::sync::Mutex<Option<T>>>;
 pub type SharedCursor = Shared<Cursor>;
 pub type SharedChanges = Shared<Changes>;
@@ -68,7 +68,7 @@ pub enum Held {
     Bucket(Bucket),
 }
 
-/// A session, which is absent after its end.
+/// A session, or `None` after it has ended.
 #[derive(Clone)]
 pub struct HeldSession {
     pub id: Bson,
@@ -111,8 +111,7 @@ impl Entities for Case {
 
 impl Case {
     /// Runs a case. `Err` says why it failed, or which feature is missing. With `timeout_by_chance`, an operation may
-    /// succeed instead of the timeout that the case expects, and more events may then follow. Everything else is
-    /// checked.
+    /// succeed where the case expects a timeout, and more events may then follow. Everything else is still checked.
     pub async fn run(
         environment: &Arc<Environment>,
         which: Which,
@@ -145,13 +144,14 @@ impl Case {
         for data in file.initial_data.iter().flat_map(|data| &data.0) {
             environment.set_up(data).await?;
         }
-        // Without initial data, the case would find the documents of the other client's earlier run.
+        // If the file has no initial data, empty its collections: otherwise the case would find the documents of the
+        // other client's earlier run.
         if file.initial_data.is_none() {
             for collection in &file.collections() {
                 environment.set_up(collection).await?;
             }
         }
-        // A secondary must know the collection that it writes to.
+        // A secondary must have replicated a collection before it can run `$out` or `$merge` on it.
         let writes_a_result = |operation: &Operation| {
             let pipeline = operation.arguments.get("pipeline").map(Value::to_string).unwrap_or_default();
             pipeline.contains("$out") || pipeline.contains("$merge")
@@ -212,7 +212,7 @@ impl Case {
                 _ => {}
             }
         }
-        // Sessions and cursors were dropped before the clients that they belong to.
+        // Shut down the clients only now, after their sessions and cursors have been dropped.
         for held in entities.values() {
             if let Held::Client(client) = held {
                 client.client.shutdown(Duration::from_secs(1)).await;
@@ -223,7 +223,7 @@ impl Case {
         }
     }
 
-    /// Adds an entity. Its name must be new.
+    /// Adds an entity. The name must not be in use.
     pub fn add(&self, name: &str, held: Held) -> Result<(), Stop> {
         match self.entities.lock().unwrap().insert(name.to_owned(), held) {
             None => Ok(()),
@@ -490,7 +490,8 @@ impl Case {
         matches(&Bson::Document(document(&expected.data)), Some(&values.into()), true, self)?;
         let failure = actual.values.get("failure").and_then(Bson::as_str);
         match (expected.failure_is_redacted, failure) {
-            // A failure that is not redacted shows the server's message, and its text begins with the place of the failure.
+            // The text of a failure that is not redacted contains the server's message and begins with the place of the
+            // failure. Only redacted text begins with these words.
             (Some(is_redacted), Some(text)) if is_redacted != text.starts_with("the server refused the command") => {
                 Err(format!("failureIsRedacted must be {is_redacted}, got {text}"))
             }

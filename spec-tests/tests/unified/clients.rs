@@ -30,7 +30,7 @@ use crate::stop::Stop;
 pub enum Which {
     Pooled,
     Single,
-    /// The blocking client with pools, which has the handles of the single one.
+    /// The blocking client with pools, which has the same handles as the single client.
     Blocking,
 }
 
@@ -59,7 +59,7 @@ macro_rules! either {
     };
 }
 
-/// Converts a value of either client, and keeps its client.
+/// Converts a value of either client into another value of the same client.
 macro_rules! map {
     ($value:expr, |$of:ident| $made:expr) => {
         match $value {
@@ -127,7 +127,7 @@ pub struct ReadConcern {
     pub level: Option<String>,
 }
 
-/// Reads an optional field of a type that arguments can have as well.
+/// Reads an optional field whose type implements [`Argument`].
 fn argument<'de, D: Deserializer<'de>, T: Argument>(deserializer: D) -> Result<Option<T>, D::Error> {
     let value = Value::deserialize(deserializer)?;
     T::read(&value).map(Some).ok_or_else(|| D::Error::custom(format!("{value} has another type")))
@@ -144,10 +144,10 @@ pub struct Subscribers {
     pub tracing: TracingOptions,
 }
 
-/// Builds a client of either kind: the builders have the same methods.
+/// Builds a client of either kind. The builders of both clients have the same methods.
 macro_rules! build {
     ($client:ty, $options:expr, $subscribers:expr) => {{
-        // Log messages are compared in full.
+        // Log messages are compared in full, so they must not be truncated.
         let mut builder =
             <$client>::builder($options).max_logged_document_length(1_000_000).tracing($subscribers.tracing);
         if let Some(take) = $subscribers.commands {
@@ -163,7 +163,7 @@ macro_rules! build {
     }};
 }
 
-/// Gives a handle the options that an entity sets.
+/// Applies the options of an entity to a handle.
 macro_rules! with_options {
     ($of:expr, $options:expr) => {{
         let (mut of, options) = ($of, $options);
@@ -246,7 +246,7 @@ impl Database {
 }
 
 impl Collection {
-    /// Returns the collection's database, without its options.
+    /// Returns a handle to the collection's database, without the options of the original handle.
     pub fn database(&self) -> Database {
         map!(self, |collection| collection.client().database(collection.database()))
     }
@@ -326,8 +326,7 @@ impl Session {
         }
     }
 
-    /// Runs `body` in a transaction. The closure gets the session, and gives it back unless the closure ended the
-    /// session.
+    /// Runs `body` in a transaction. The closure takes the session, and returns it unless it ended the session.
     pub async fn with_transaction<F>(
         &mut self,
         options: TransactionOptions,
@@ -349,7 +348,8 @@ impl Session {
                 let runtime = tokio::runtime::Handle::current();
                 apart(|| {
                     session.value().with_transaction_options(options, |lent| {
-                        // The operations of the body look the session up by its name, so the session moves.
+                        // The operations of the body look up the session by name, so it is moved out, and a new session
+                        // stands in for it.
                         let stand_in = lent.client().start_session().run()?;
                         let moved = Session::Single(Apart::of(std::mem::replace(lent, stand_in)));
                         let (ended, back) = runtime.block_on(body(moved));

@@ -99,7 +99,7 @@ pub async fn on_collection(collection: &Collection, name: &str, mut call: Call<'
             array_filters, bypass_document_validation, collation, comment, hint, let_vars, max_time, projection,
             return_document, sort, upsert,
         ))),
-        // The method is `run_command`.
+        // There is no separate method for this operation, so it uses `run_command`.
         "mapReduce" => {
             let mut command = doc! { "mapReduce": collection.name() };
             command.extend(call.arguments.rest());
@@ -225,7 +225,7 @@ fn search_index(fields: &Object) -> Result<SearchIndexModel, Stop> {
     fields.end().map(|()| model)
 }
 
-/// Returns the write of a model, such as `updateOne` with its fields.
+/// Returns the write that a model describes, such as `updateOne` with its fields.
 pub fn model(kind: &str, mut fields: Arguments) -> Result<WriteModel, Stop> {
     if kind == "insertOne" {
         let model = WriteModel::insert_one(fields.need::<Document>("document")?);

@@ -143,7 +143,7 @@ pub async fn on_database(database: &Database, name: &str, mut call: Call<'_>) ->
             ))?;
             Ok(Returned::Collection(database.collection(&name, &CommonOptions::default())))
         }
-        // The method is `run_command`.
+        // There is no separate method for this operation, so it uses `run_command`.
         "modifyCollection" => {
             let mut command = doc! { "collMod": call.arguments.need::<String>("collection")? };
             command.extend(call.arguments.rest());
@@ -163,7 +163,7 @@ pub async fn on_database(database: &Database, name: &str, mut call: Call<'_>) ->
 }
 
 fn command(call: &mut Call<'_>) -> Result<Document, Stop> {
-    // It repeats the first field of the command.
+    // This argument only repeats the name of the command's first field.
     call.arguments.take::<String>("commandName")?;
     call.arguments.need("command")
 }

@@ -72,7 +72,7 @@ impl Environment {
         let version = run(doc! { "buildInfo": 1 }).await.get_str("version").unwrap().to_owned();
         let version = serde_json::from_value(version.split('-').next().unwrap().into()).unwrap();
         let parameters = run(doc! { "getParameter": "*" }).await;
-        // The clients use the name and the password in the connection string, if it has them.
+        // The clients of the individual servers use the name and password from the connection string, if it has them.
         let user = uri.trim_start_matches("mongodb://").split_once('@').map(|(user, _)| format!("{user}@"));
         let has_users = user.is_some();
         let user = user.unwrap_or_default();
@@ -120,7 +120,7 @@ impl Environment {
         if min.as_ref().is_some_and(|min| !self.version.is_at_least(min)) {
             return Some("a later server".to_owned());
         }
-        // A maximum of 4.4 allows 4.4.9.
+        // A maximum of 4.4 includes 4.4.9.
         let within = |max: &Version| {
             let mut version = self.version.clone();
             version.0.truncate(max.0.len());
@@ -152,7 +152,7 @@ impl Environment {
         unset.map(|(name, value)| format!("server parameter {name}={value}"))
     }
 
-    /// Returns whether the servers know `rawData`.
+    /// Returns whether the servers support `rawData`.
     pub fn has_raw_data(&self) -> bool {
         self.version.is_at_least(&Version(vec![8, 2]))
     }
@@ -237,7 +237,7 @@ impl Environment {
     pub async fn kill_all_sessions(&self) {
         for server in &self.servers {
             let command = raw(&doc! { "killAllSessions": [] });
-            // Error 11601: the command interrupts itself. A secondary may refuse it.
+            // The command fails with error 11601, because it interrupts itself. A secondary may refuse it.
             let _ = server.run_command("admin", &command).await;
         }
     }

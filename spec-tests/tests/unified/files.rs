@@ -88,7 +88,7 @@ pub async fn on_bucket(bucket: &Bucket, name: &str, mut arguments: Arguments) ->
 }
 
 async fn upload(bucket: &Bucket, mut arguments: Arguments) -> Result<Returned, Stop> {
-    // wharf computes no MD5.
+    // wharf never computes an MD5 checksum.
     arguments.take::<bool>("disableMD5")?;
     let name = arguments.need::<String>("filename")?;
     let source = source(&arguments.need::<Object>("source")?)?;
@@ -123,7 +123,7 @@ fn source(source: &Object) -> Result<Vec<u8>, Stop> {
     bytes.ok_or_else(|| Stop::Broken(format!("{hex} is not hexadecimal")))
 }
 
-/// Returns the client's error in the error of a stream.
+/// Extracts the client's error from the I/O error of a stream.
 fn client_error(error: io::Error) -> Stop {
     let text = error.to_string();
     match error.into_inner().map(|inner| inner.downcast::<ClientError>()) {

@@ -33,7 +33,7 @@ impl<'de> Deserialize<'de> for Version {
 }
 
 impl Version {
-    /// Returns whether version `self`, of a server or a file, is at least `least`. Absent numbers are zero.
+    /// Returns whether this version, of a server or a file, is at least `least`. Missing numbers are zero.
     pub fn is_at_least(&self, least: &Self) -> bool {
         let of = |version: &Self, place: usize| version.0.get(place).copied().unwrap_or(0);
         (0..3).map(|place| of(self, place)).ge((0..3).map(|place| of(least, place)))
@@ -554,7 +554,7 @@ impl TestFile {
         Ok(file)
     }
 
-    /// Checks what the types cannot express.
+    /// Checks the rules that the types cannot express.
     fn check(&self) -> Result<(), String> {
         let all = self.run_on_requirements.iter().chain(self.tests.0.iter().flat_map(|test| &test.run_on_requirements));
         for requirement in all.flat_map(|requirements| &requirements.0) {
@@ -597,7 +597,7 @@ impl RunOnRequirement {
 }
 
 impl Operation {
-    /// Checks that expectations do not exclude each other.
+    /// Checks that the operation's expectations do not contradict each other.
     pub fn check(&self) -> Result<(), String> {
         let (has_result, is_saved) = (self.expect_result.is_some(), self.save_result_as_entity.is_some());
         if self.expect_error.is_some() && (has_result || is_saved) {
@@ -627,5 +627,5 @@ impl Operation {
     }
 }
 
-/// Whether the format allows a value.
+/// A function that returns whether the format allows a value.
 type Check = fn(&Value) -> bool;

@@ -1,4 +1,4 @@
-//! The structure of the key providers, which this runner only checks.
+//! The structure of KMS providers. This runner checks the structure, but does not use the providers.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::format::Object;
 
-/// Well-formed providers.
+/// KMS providers that are well-formed.
 #[derive(Debug, Clone)]
 pub struct KmsProviders;
 

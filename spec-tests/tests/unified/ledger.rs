@@ -12,7 +12,7 @@ pub struct Entry {
     /// The descriptions of the cases.
     cases: &'static [&'static str],
     pub reason: &'static str,
-    /// The clients with which they fail.
+    /// The clients with which the cases fail.
     clients: &'static [Which],
     /// Whether the timeout that the cases expect occurs only by chance. Such cases must pass apart from that timeout.
     pub timeout_by_chance: bool,
@@ -51,7 +51,7 @@ const fn single(file: &'static str, cases: &'static [&'static str], reason: &'st
     Entry { file, cases, reason, clients: &[Which::Single], timeout_by_chance: false, editions: EITHER }
 }
 
-/// Returns an entry for the single client, about a file that only the newest edition has.
+/// Returns an entry for the single client and a file that only the newest edition has.
 const fn newer(file: &'static str, cases: &'static [&'static str], reason: &'static str) -> Entry {
     Entry { editions: NEWEST, ..single(file, cases, reason) }
 }
@@ -314,7 +314,7 @@ pub const LEDGER: &[Entry] = &[
 /// The features that wharf or the runner lacks, in the words of `Stop::Lacks`, with the reasons.
 const LACKS: &[(&str, &str)] = &[("a monitor, which learns of another primary without an operation", MONITORS)];
 
-/// Returns the missing features, with the reasons.
+/// Describes a missing feature and the reason why it is missing. Returns `None` if the feature is not listed.
 pub fn lack(what: &str) -> Option<String> {
     let (_, reason) = LACKS.iter().find(|(listed, _)| *listed == what)?;
     Some(format!("needs {what}: {reason}"))

@@ -3,13 +3,13 @@
 //! member that require authentication. Both the asynchronous client and the single client run all suites; the rows and
 //! failures of the single client carry its name.
 //!
-//! A case runs on a replica set if its requirements allow that, otherwise on the standalone. A file waits for the first
-//! replica set that becomes free, because most of the time of a case is spent waiting. The servers with authentication
-//! run only the cases that require it. A case is skipped, with the reason, if it needs a different deployment, or a
-//! feature that wharf or this runner lacks. A case that fails is in the [`ledger`] with its reason; it still runs, and
-//! the test fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names contain it, and
-//! prints the failures without judging them. With `WHARF_CHANGED`, it runs only the files that the fetched copy lacks
-//! or contains in a different form.
+//! A case runs on a replica set if its requirements allow that, otherwise on the standalone. The three replica sets
+//! take files from one queue, because a case spends most of its time waiting. The servers with authentication run only
+//! the cases that require it. A case is skipped, with the reason, if it needs a different deployment, or a feature that
+//! wharf or this runner lacks. A case that fails is in the [`ledger`] with its reason; it still runs, and the test
+//! fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names contain its value. Such a run
+//! also prints the listed failures, and does not check whether each entry of the ledger is used. With `WHARF_CHANGED`,
+//! it runs only the files that the fetched copy lacks or contains in a different form.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -81,7 +81,7 @@ const SUITES: &[&str] = &[
 /// The suites that the fetched copy lacks.
 const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_management", "open_telemetry"];
 
-/// The suites that prefer the standalone, so that both deployments are busy for about as long.
+/// The suites that prefer the standalone, so that both deployments are busy for about the same time.
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
 /// The beginnings of the names of files whose cases set short limits: a few tens of milliseconds for a command, or 250
@@ -92,21 +92,21 @@ const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/
 
 const RUNS: usize = 5;
 
-/// At most one case in this many may be run again. A busy machine of two cores needs about one in a hundred. If the
-/// limit of an option such as `socketTimeoutMS` sometimes expired too early, this would affect all cases with that
-/// option: about one in ten.
+/// At most one case in this many may be run again. On a busy machine with two cores, about one case in a hundred is run
+/// again. If the limit of an option such as `socketTimeoutMS` sometimes expired too early, this would affect all cases
+/// with that option, about one in ten.
 const ONE_RUN_AGAIN_IN: usize = 20;
 
-/// The error of a member that is not the primary, or not yet.
+/// The error code of a member that is not the primary, or is not the primary yet.
 const NOT_WRITABLE_PRIMARY: i32 = 10107;
 
 const CLIENTS: [Which; 3] = [Which::Pooled, Which::Single, Which::Blocking];
 
-/// The suites of the blocking client with pools. Its parts are the parts of the other two.
+/// The suites that the blocking client with pools runs. That client consists of parts of the other two clients.
 const OF_THE_BLOCKING_CLIENT: &[&str] = &["crud"];
 
-/// The suites that the single client runs on the standalone where possible, because with the other client their cases
-/// finish first.
+/// The suites that the single client runs on the standalone where possible, because the standalone finishes the other
+/// client's cases before the replica sets do.
 const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot", "handshake/unified"];
 
 /// The log messages about topologies, of all clients of this process.
@@ -270,7 +270,7 @@ struct Servers {
 
 /// Starts a server that requires authentication, with the user `root`: a standalone, or the one member of a replica set.
 fn start_with_users(is_member: bool) -> Mongod {
-    // The minimum number of iterations, because each connection of a new client computes the key.
+    // The iteration count is the minimum, because each connection of a new client computes the key.
     let extra_args = ["--setParameter", "scramSHA256IterationCount=5000"].map(Into::into).to_vec();
     let repl_set = is_member.then(|| "users".to_owned());
     let options = MongodOptions { auth: true, repl_set, extra_args, ..MongodOptions::default() };
@@ -279,13 +279,13 @@ fn start_with_users(is_member: bool) -> Mongod {
     let members = vec![doc! { "_id": 0, "host": &address }];
     let user = doc! { "createUser": "root", "pwd": "root", "roles": ["root"], "mechanisms": ["SCRAM-SHA-256"] };
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        // The localhost exception allows both without authentication.
+        // The localhost exception allows initiating the set and creating the user without authentication.
         let mut first = Options::new([&*address]).unwrap().endpoint().unwrap().connect().await.unwrap();
         let initiate = doc! { "replSetInitiate": { "_id": "users", "members": members } };
         if is_member {
             first.run_command("admin", &environment::raw(&initiate)).await.unwrap();
         }
-        // The server refuses writes until it has elected itself, and then accepts them.
+        // The server refuses writes until it has elected itself.
         while let Err(error) = first.run_command("admin", &environment::raw(&user)).await {
             assert!(error.server_error().is_some_and(|error| error.code == NOT_WRITABLE_PRIMARY), "{error}");
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -294,7 +294,7 @@ fn start_with_users(is_member: bool) -> Mongod {
     server
 }
 
-/// Starts the servers, side by side.
+/// Starts the servers in parallel.
 fn start(runtime: &tokio::runtime::Runtime) -> Servers {
     let (sets, balanced, with_users, standalone) = std::thread::scope(|scope| {
         let sets = [(); 3].map(|()| scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()));
@@ -398,7 +398,8 @@ fn unified_suites_pass() {
             queues[lane].push_back((loaded, which, tests));
         }
     }
-    // The cases with short limits come last, when some deployments are idle: their limits leave the server some 50 ms.
+    // The cases with short limits come last, when some deployments are already idle. These limits leave the server only
+    // about 50 ms.
     queues.iter_mut().for_each(|queue| queue.make_contiguous().sort_by_key(|(loaded, ..)| loaded.has_short_limits()));
     let queues: Vec<_> = queues.into_iter().map(Mutex::new).collect();
     // The cases of one deployment share its fail points, so they run one after another.
@@ -470,7 +471,7 @@ fn unified_suites_pass() {
     report(&rows);
     if filter.is_none() {
         let used = used.into_inner().unwrap();
-        // No case of the omitted files has run.
+        // If only changed files run, the entries for the other files are not checked.
         let has_run = |name: &str| !changed_only() || files.iter().any(|loaded| loaded.name == name);
         let is_used = |which, file: &str, case| used.contains(&(which, file.to_owned(), case));
         let unused: Vec<_> =
@@ -497,8 +498,8 @@ fn has_failed(ended: &Result<(), Stop>) -> bool {
     ended.as_ref().is_err_and(|stop| !matches!(stop, Stop::Lacks(_)))
 }
 
-/// Repeats a case whose first run had this outcome, until most of [`RUNS`] runs have passed or failed. Returns how they
-/// ended, and describes the failures.
+/// Repeats a case until most of [`RUNS`] runs have passed, or most have failed. `first` is the outcome of the first
+/// run. Returns the outcome of the majority, and a description of the failures.
 fn by_majority(first: Result<(), Stop>, run: impl Fn() -> Result<(), Stop>) -> (Result<(), Stop>, String) {
     let (mut ended, mut failures, mut passed) = (first, Vec::new(), 0);
     loop {
@@ -550,7 +551,7 @@ fn report(rows: &Rows) {
     table::show(printed, &reasons);
 }
 
-/// The failures of the cases that must fail, by file.
+/// The expected failures of the cases that must fail, by file.
 const WAYS_TO_FAIL: &[(&str, &[&str])] = &[
     (
         "assertNumberConnectionsCheckedOut",
@@ -600,7 +601,7 @@ fn cases_that_must_fail_do_fail() {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let file = match TestFile::parse(&fs::read_to_string(&path).unwrap()) {
             Ok(file) => file,
-            // The only case that the structure already rules out.
+            // These are the only files that the parser already refuses.
             Err(error) => {
                 assert!(
                     ["schemaVersion-unsupported", "ignoreResultAndError-malformed"].contains(&&*name)

@@ -25,7 +25,7 @@ pub trait Entities {
     fn session_id(&self, name: &str) -> Option<Bson>;
 }
 
-/// Checks a value; the error says what differs and where.
+/// Checks a value. The error says what differs and where.
 pub fn matches(expected: &Bson, actual: Option<&Bson>, is_root: bool, entities: &dyn Entities) -> Result<(), String> {
     if let Bson::Document(expected) = expected {
         if let Some((operator, operand)) = operator(expected) {

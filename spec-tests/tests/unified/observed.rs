@@ -40,7 +40,7 @@ pub struct ObservedClient {
     pub topology_id: Arc<Mutex<Option<ObjectId>>>,
     pub observes_logs_of: Vec<Component>,
     pub spans: Exported,
-    /// Whether the case may expect that creating the client makes it check the servers, although this client has no
+    /// Whether the case may expect server checks as soon as the client is created, although this client has no
     /// monitors.
     connects_late: bool,
 }
@@ -84,7 +84,8 @@ impl Observed {
         }
         for (field, value) in &expected.fields {
             let (expected, actual) = (bson(value), self.field(field));
-            // A missing description has no type.
+            // An expected description may lack a type, so it is compared as a root-level document, which may have extra
+            // fields.
             let is_root = true;
             matches(&expected, actual.as_ref(), is_root, entities)
                 .map_err(|error| format!("{field} of a {:?}: {error}", self.kind()))?;
@@ -215,14 +216,15 @@ impl ObservedClient {
         let observes_topology = subscribes_to_topology || !observes_logs_of.is_empty();
         let connects_late = which == Which::Single && observes_topology;
         let observed = Self { client, events, topology_id, observes_logs_of, spans, connects_late };
-        // In the specification, creating a client starts its monitors. In wharf, the first use of the client does.
-        // Single clients connect here, too, because their cases have the same time limits. They do not if pools,
-        // topologies or heartbeats are observed, because those events would come too early. The task's log messages do
-        // not belong to the case.
+        // In the specification, creating a client starts its monitors. In wharf, the first use of the client starts
+        // them, so the client connects here. A single client connects here as well, because its cases have the same
+        // time limits, unless the case observes pools, topologies or heartbeats. Those events would come too early. The
+        // log messages of the task do not belong to the case.
         if which == Which::Pooled || !(observes_topology || subscribes_to_pools) {
             let client = observed.client.clone();
             let connecting = tokio::spawn(async move { client.connect().await });
-            // Only one thread at a time uses a single client. After a failure, its first operation tries again.
+            // Only one thread at a time can use a single client, so wait for the task. If connecting fails, the first
+            // operation of the case retries it.
             if which != Which::Pooled {
                 _ = connecting.await;
             }
@@ -244,7 +246,7 @@ impl ObservedClient {
         }
     }
 
-    /// Waits until the pools have their minimal sizes, and forgets all earlier events.
+    /// Waits until the pools have reached their minimum sizes, and discards all earlier events.
     async fn await_min_pool_size(&self, limit: Duration) -> Result<(), Stop> {
         let least = self.client.options().pool.min_pool_size;
         if least == 0 {
@@ -305,7 +307,7 @@ fn uri(environment: &Environment, entity: &ClientEntity, has_fail_points: bool) 
     let mut uri = of_two.unwrap_or(&environment.uri).clone();
     let is_direct = entity.uri_options.get("directConnection") == Some(&Value::Bool(true));
     if is_direct {
-        // Exactly one seed, and no set name.
+        // A direct connection takes exactly one seed and no set name.
         let hosts = uri.trim_start_matches("mongodb://").split('/').next().unwrap_or_default();
         uri = format!("mongodb://{}/?", hosts.split(',').next().unwrap_or_default());
     }
@@ -332,7 +334,8 @@ pub struct Message {
     pub values: BTreeMap<&'static str, Bson>,
 }
 
-/// The target of the messages about topologies, which are identified by the topology.
+/// The target of the log messages about topologies. The `topologyId` of such a message tells which client it belongs
+/// to.
 pub const TOPOLOGY: &str = "wharf::topology";
 
 /// Keeps log messages of some targets.
@@ -355,7 +358,7 @@ impl Subscriber for Kept {
         let mut values = Values::default();
         event.record(&mut values);
         let (level, target) = (*event.metadata().level(), event.metadata().target());
-        // Messages about topologies come from many tasks, and stay in order.
+        // Messages about topologies come from many tasks. A single list keeps them in order.
         let kept = if target == TOPOLOGY { crate::topology_messages() } else { &*self.messages };
         kept.lock().unwrap().push(Message { level, target, values: values.0 });
     }

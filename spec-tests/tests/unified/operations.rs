@@ -1,4 +1,4 @@
-//! The runner's own operations, and the choice of the module that runs the others.
+//! The runner's own operations, and the dispatch of all other operations to the modules that run them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub async fn run(case: &Arc<Case>, operation: &Operation) -> Result<Returned, St
     };
     let mut arguments = Arguments::of(operation);
     arguments.take::<String>("session")?;
-    // Servers before 8.2 do not know the field. The option must not be sent to such servers.
+    // Servers before 8.2 do not support the option, so it must not be sent to them.
     let raw_data = arguments.take::<bool>("rawData")? == Some(true) && case.environment.has_raw_data();
     let name = operation.name.as_str();
     let call = Call { arguments, session, raw_data };
@@ -68,7 +68,7 @@ async fn on_cursor(cursor: &SharedCursor, name: &str, mut arguments: Arguments) 
     }
     let Some(open) = &mut *held else { return Err(Stop::Broken("the cursor is closed".to_owned())) };
     Ok(returned(match name {
-        // A single call for as many batches as it takes, so that its time limit covers one iteration.
+        // A single call fetches as many batches as it needs, so that its time limit covers one iteration.
         "iterateUntilDocumentOrError" => open.next().await?,
         "iterateOnce" => open.next_if_any().await?,
         other => return Err(Stop::Broken(format!("{other} is not an operation of a cursor"))),
@@ -149,7 +149,7 @@ async fn special(case: &Arc<Case>, operation: &Operation) -> Result<(), Stop> {
         "assertNumberConnectionsCheckedOut" => {
             let client = case.client(text(operation, "client")?)?;
             let connections = number(operation, "connections")?;
-            // A failed cursor is closed in the background.
+            // A failed cursor is closed in the background, so its connection may still be in use for a moment.
             _ = until(Duration::from_secs(2), || client.in_use() == connections).await;
             let actual = client.in_use();
             ensure(actual == connections, || format!("{actual} connections are in use, not {connections}"))

@@ -11,7 +11,7 @@ pub fn names(names: Vec<String>) -> Returned {
     Returned::Value(Bson::Array(names.into_iter().map(Bson::from).collect()))
 }
 
-/// Returns values by their positions.
+/// Returns a document that maps positions to values.
 pub fn by_place<'v, V: Clone + Into<Bson> + 'v>(values: impl IntoIterator<Item = (&'v usize, &'v V)>) -> Document {
     values.into_iter().map(|(place, value)| (place.to_string(), value.clone().into())).collect()
 }
@@ -39,7 +39,7 @@ pub fn bulk(written: &BulkWriteResult) -> Bson {
     result.into()
 }
 
-/// Returns the result in the error of a bulk write.
+/// Returns the partial result that the error of a bulk write contains.
 pub fn partial_bulk(written: &Written) -> Bson {
     let upserted = written.upserted.iter();
     let upserted = upserted.map(|(place, id)| (place.to_string(), Bson::try_from(id.as_raw_bson_ref()).unwrap()));

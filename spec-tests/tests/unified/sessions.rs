@@ -94,7 +94,7 @@ pub async fn on_session(case: &Arc<Case>, held: &HeldSession, operation: &Operat
     Ok(Returned::Nothing)
 }
 
-/// Runs the operations of a callback once, and gives the session back. Its errors are checked here, and end the
+/// Runs the operations of a callback once, and returns the session. The first error is checked here and ends the
 /// attempt.
 async fn body(
     case: &Arc<Case>,

@@ -1,7 +1,7 @@
 //! The spans that a case expects, and the spans that its clients have.
 //!
-//! They are collected by a subscriber of `tracing`, and with the `opentelemetry` feature also by an exporter for each
-//! client. A case must pass with the subscriber and with the exporters.
+//! A subscriber of `tracing` collects the spans. With the `opentelemetry` feature, an exporter for each client collects
+//! them as well. A case must pass with the subscriber and with the exporters.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::format::{Filled, Object, set};
 use crate::matching::{Entities, document, matches};
 use crate::observed::Values;
 
-/// Enough for every command of the suite.
+/// A maximum length that no command of the suite exceeds.
 const QUERY_TEXT: usize = 1_000_000;
 
 /// Which spans of a client are observed.
@@ -98,7 +98,7 @@ impl ExpectedSpans {
             return Err(format!("expected the span {}, got {}", expected.name, actual.name));
         }
         let mut attributes = actual.attributes.clone();
-        // `$$sessionLsid` compares with the document.
+        // `$$sessionLsid` stands for the whole document, so the attribute is converted to a document.
         if let Ok(id) = attributes.get_str("db.mongodb.lsid") {
             let id = bson::Uuid::parse_str(id).map_err(|error| error.to_string())?;
             attributes.insert("db.mongodb.lsid", doc! { "id": id });
@@ -115,7 +115,7 @@ impl ExpectedSpans {
 pub struct Collector(Arc<Mutex<Vec<Span>>>);
 
 thread_local! {
-    /// The spans that this thread is in.
+    /// The spans that this thread has entered.
     static ENTERED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -179,7 +179,7 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// Returns where a client's spans are collected, and the tracing options of that client.
+    /// Returns the destination of a client's spans, and the tracing options of that client.
     pub fn of(observe: Option<&ObserveTracing>) -> (Self, TracingOptions) {
         let options = TracingOptions::new();
         let Some(ObserveTracing { payload }) = observe else { return (Self::default(), options) };

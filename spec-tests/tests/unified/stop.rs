@@ -14,7 +14,7 @@ use crate::results::{bulk_of_client, partial_bulk};
 pub enum Stop {
     /// The operation raised an error, which the case may expect.
     Raised(Box<ClientError>),
-    /// The arguments of the operation are refused, which the case may expect.
+    /// The arguments of the operation were refused, which the case may expect.
     Refused(String),
     /// wharf, or this runner, lacks a feature that the case needs.
     Lacks(&'static str),
@@ -95,12 +95,12 @@ impl Stop {
         self.client_error().is_some_and(|error| error.has_label(label)) || self.responses().iter().any(in_reply)
     }
 
-    /// Checks an error against the assertions of a case. The result of a partial success is `expectResult`.
+    /// Checks an error against the assertions of a case. `expectResult` is the expected result of a partial success.
     pub fn check(&self, expected: &ExpectedError, entities: &dyn Entities) -> Result<(), String> {
         let fails = |what: String| Err(format!("{what}: {}", self.describe()));
         let responses = self.responses();
         if let Some(is_client_error) = expected.is_client_error {
-            // The server's own time limit is also a server error.
+            // A timeout that the server reports is a server error, but the case may call it a client error.
             let is_server_error = !responses.is_empty();
             if is_client_error == is_server_error && !(is_client_error && self.is_timeout()) {
                 return fails(format!("isClientError must be {is_client_error}"));
@@ -178,7 +178,7 @@ impl Stop {
                 .or_else(|error| fails(format!("writeConcernErrors: {error}")))?;
         }
         if let Some(result) = &expected.expect_result {
-            // Before the first write, wharf's error has no result.
+            // An error before the first write has no result in wharf, so an empty result is compared.
             let actual = match failure {
                 Some(failure) => failure.partial_result.as_ref().map(bulk_of_client),
                 None => Some(partial_bulk(self.write_failure().map_or(&Written::default(), |of| &of.written))),

@@ -247,7 +247,8 @@ fn password_in_any_part_is_not_repeated() {
         "mongodb+srv://a.b.c/?srvServiceName=hunter2@x",
         "mongodb://host/?proxyHost=socks5%3A%2F%2Fada%3Ahunter2%40proxy",
         "mongodb://host/?proxyHost=ada%3Ahunter2%40proxy",
-        // The rest of a secret whose beginning is the value of an option.
+        // A secret is split: its beginning is the value of an option, and the rest follows as if it were another option
+        // or property.
         "mongodb://host/?proxyHost=h&proxyUsername=u&proxyPassword=a&hunter2",
         "mongodb://host/?proxyHost=h&proxyUsername=u&PROXYPASSWORD=a&hunter2=b",
         "mongodb://host/?tlsCertificateKeyFilePassword=a&hunter2",

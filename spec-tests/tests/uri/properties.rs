@@ -65,7 +65,7 @@ proptest! {
 
     #[test]
     fn password_is_never_shown(secret in "[a-z0-9]{3}zq[a-z0-9]{3,20}", odd in "[@:/?#%&=,;+ ]?", tail in "[a-z]{3}qz[a-z]{0,9}") {
-        // First percent-encoded, then raw.
+        // The first strings contain the password in percent-encoded form, and the others contain it raw.
         let password = format!("{secret}{odd}{tail}");
         let forgotten_host = if odd == "@" { "%40" } else { &odd };
         let uris = [
@@ -79,7 +79,8 @@ proptest! {
         ];
         for uri in uris {
             let shown = match Options::parse(&uri) {
-                // If the string has a different meaning, the warnings show its parts.
+                // If there is neither a credential nor a proxy, the string has a different meaning, and only its
+                // warnings are checked.
                 Ok(options) if options.credential.is_some() || options.proxy.is_some() => format!("{options:?} {options:#?}"),
                 Ok(options) => format!("{:?}", options.warnings()),
                 Err(error) => format!("{error} {error:?}"),

@@ -4,7 +4,7 @@ use wharf::{Client, Options};
 
 use super::parse;
 
-/// Returns the message of the error that strict parsing turns a warning into.
+/// Returns the message of the error that strict parsing returns instead of a warning.
 fn refusal(uri: &str) -> String {
     match Options::parse_strict(uri) {
         Ok(options) => panic!("{uri} is accepted: {options:?}"),

@@ -10,7 +10,7 @@ use wharf_testbed::table::{Row, show};
 
 use super::values::{properties, value_of};
 
-/// The cases of all files of a folder.
+/// Returns the cases of all files in a folder.
 pub fn cases(folder: &Path) -> Vec<Value> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
@@ -147,7 +147,7 @@ fn cases_of_uri_options_pass() {
     show([row("uri_options", Edition::present().pick(11, 12), cases.len())], "");
 }
 
-/// See "Cases that are not taken literally".
+/// The cases of `auth` that wharf refuses: see "Cases that are not taken literally" in `main.rs`.
 const REFUSED_SINCE: [&str; 2] = [
     "should use username and password if specified (MONGODB-AWS)",
     "should use username, password and session token if specified (MONGODB-AWS)",

@@ -1,7 +1,7 @@
-//! The official suite with a client, on servers that follow scripts.
+//! The official suite, run by a client against scripted servers.
 //!
-//! The suite's servers have special names and ports, with TLS. Here, a SOCKS5 proxy knows these names and ports, and leads
-//! to servers that do not exist outside this process.
+//! The suite expects servers with special names and ports, and with TLS. Here, a SOCKS5 proxy maps these names and
+//! ports to servers in this process.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use wharf_testbed::tls_front::TlsFront;
 use super::suite::{files, read, zone};
 use super::{resolve, resolver, start};
 
-/// The limit that ends a test that would otherwise hang.
+/// The time limit after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 /// The names that all resolve to the address of the suite's machine.
@@ -47,7 +47,7 @@ struct Deployment {
 }
 
 impl Deployment {
-    /// Starts a server at each port, with the reply to hello that is given for it.
+    /// Starts a server for each port, which replies to hello with the given document.
     async fn start(servers: impl IntoIterator<Item = (u16, Document)>) -> Self {
         let certificates = Certificates::create().unwrap();
         let (mut scripted, mut fronts) = (Vec::new(), Vec::new());
@@ -112,7 +112,7 @@ impl Deployment {
         }
     }
 
-    /// Returns these options, with this deployment's proxy.
+    /// Returns these options with this deployment's proxy.
     fn lead(&self, options: Options) -> Options {
         let (proxy, tls) = match options.tls {
             Some(_) => (&self.with_tls, Some(TlsOptions::default().insecure(true))),
@@ -151,11 +151,11 @@ enum Ran {
     Passed,
     /// No client could be created, as the case requires.
     Refused,
-    /// The client should fail with this error.
+    /// The client must fail with this error.
     Fails(Client, String),
 }
 
-/// Runs a case, except that the caller checks whether the client fails.
+/// Runs a case. If the client must fail, the caller checks that it does.
 async fn run(case: &Value, deployment: &Deployment, dns: &DnsServer) -> Ran {
     let uri = case["uri"].as_str().unwrap();
     let fails = case["error"].as_bool() == Some(true);
@@ -188,7 +188,7 @@ async fn run(case: &Value, deployment: &Deployment, dns: &DnsServer) -> Ran {
 async fn client_finds_the_hosts_of_every_case_and_pings_them() {
     let dns = start(zone()).await;
     let (mut passed, mut deployments) = (0, HashMap::new());
-    // The cases run together, because each waits for its server selection to time out.
+    // The cases that must fail run concurrently, because each of them waits until its server selection times out.
     let mut failing = JoinSet::new();
     for file in files() {
         let folder = file.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();

@@ -1,8 +1,8 @@
 //! Deployments listed in DNS: the official cases, the prose tests, and additional cases.
 //!
 //! A name server in this process serves the records that the suite's README lists. One test runs all cases of the suite
-//! `srv_seedlist` and asserts the seeds and the options. Another test runs them with a client, on servers that follow
-//! scripts, and asserts the servers that the client finds and a ping (`hosts`, `numHosts`, `ping`).
+//! `srv_seedlist` and asserts the seeds and the options. Another test runs them with a client against scripted servers.
+//! It asserts which servers the client finds, and that a ping succeeds (`hosts`, `numHosts`, `ping`).
 //!
 //! The prose tests of the name `localhost` are in `src/endpoint/options/srv.rs`, because the resolver answers for that name (RFC
 //! 6761) without asking a name server.
@@ -32,7 +32,7 @@ fn resolver(server: &DnsServer) -> TokioResolver {
     let name_server = NameServerConfig::new(address.ip(), true, connections.into());
     let config = ResolverConfig::from_parts(None, Vec::new(), vec![name_server]);
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-    // The test counts questions, so the resolver must not ask again.
+    // Tests count the questions to the server, so the resolver must not retry.
     builder.options_mut().timeout = Duration::from_secs(60);
     builder.options_mut().attempts = 0;
     builder.build().expect("a resolver")

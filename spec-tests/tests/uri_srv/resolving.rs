@@ -113,7 +113,7 @@ async fn suffix_replaces_the_domain_of_the_name() {
     for (suffix, target) in [
         ("internal", "db.cluster.internal"),
         (".internal.", "db.internal"),
-        // Without the suffix, the server of a name with two labels must have at least three labels.
+        // Without the suffix, the servers of a name with two labels would need at least three labels.
         ("internal", "cluster.internal"),
         (".EXAMPLE.net", "DB.example.NET"),
     ] {
@@ -233,12 +233,12 @@ async fn failed_look_up_names_the_record_and_the_reason() {
         missing.starts_with(&start_of("SRV", &format!("{SERVICE}."))) && missing.contains("no records"),
         "{missing}"
     );
-    // A name without the record differs from a name that does not exist.
+    // A name that exists without the record is a different case from a name that does not exist.
     let other = error(Zone::default().txt(SERVICE, &["x"]), URI).await.to_string();
     assert!(other.starts_with(&start_of("SRV", &format!("{SERVICE}."))), "{other}");
     let failing = error(one_server().failing(SERVICE), URI).await.to_string();
     assert!(failing.starts_with(&start_of("SRV", &format!("{SERVICE}."))), "{failing}");
-    // Without the TXT record, its options are unknown.
+    // If the TXT record cannot be looked up, its options are unknown.
     let failing = error(one_server().failing(NAME), URI).await.to_string();
     assert!(failing.starts_with(&start_of("TXT", NAME)), "{failing}");
 }
@@ -320,7 +320,7 @@ async fn strict_options_refuse_warnings_about_the_record() {
 
 #[tokio::test]
 async fn name_of_two_labels_must_have_servers_below_it() {
-    // Prose tests 1 to 4, for the name that is not `localhost`.
+    // Prose tests 1 to 4, for names other than `localhost`.
     let service = "_mongodb._tcp.mongo.local";
     let zone = |target: &str| Zone::default().srv(service, 27017, target);
     let resolved = resolve(&start(zone("a.mongo.local")).await, "mongodb+srv://mongo.local").await.unwrap();

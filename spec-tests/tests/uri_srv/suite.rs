@@ -44,7 +44,7 @@ pub(super) fn zone() -> Zone {
     for port in [27017, 27018] {
         zone = zone.srv("_customname._tcp.test22.test.build.10gen.cc", port, HERE);
     }
-    // Not in the README, but in the cases `identical-hostnames-valid-`.
+    // The README does not list these names, but the cases `identical-hostnames-valid-` use them.
     for name in ["build.10gen.cc", "test.build.10gen.cc"] {
         zone = zone.srv(&format!("_mongodb._tcp.{name}"), 27017, name);
     }

@@ -35,14 +35,15 @@ pub struct ChangeStreamEvent<T> {
     /// The collection or the database that changed. `None` if the stream was invalidated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns: Option<ChangeNamespace>,
-    /// The type of a new collection: `collection`, `timeseries` or `view`. Only with `show_expanded_events`, from
-    /// MongoDB 8.1.
+    /// The type of a new collection: `collection`, `timeseries` or `view`. Present only with `show_expanded_events`,
+    /// from MongoDB 8.1 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns_type: Option<String>,
     /// The new namespace of a renamed collection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<ChangeNamespace>,
-    /// Describes a change to a collection, to its indexes or to its shard key. Only with `show_expanded_events`.
+    /// Describes a change to a collection, to its indexes or to its shard key. Present only with
+    /// `show_expanded_events`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation_description: Option<Document>,
     /// The `_id` of the document that was inserted, updated, replaced or deleted, preceded by the fields of its shard
@@ -56,13 +57,13 @@ pub struct ChangeStreamEvent<T> {
     /// `full_document`, and only if the document has not been deleted since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_document: Option<T>,
-    /// The document before the change. Only with the `full_document_before_change` option.
+    /// The document before the change. Present only with the `full_document_before_change` option.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_document_before_change: Option<T>,
     /// The cluster time of the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_time: Option<Timestamp>,
-    /// The time of the change by the server's clock. From MongoDB 6.0.
+    /// The time of the change according to the server's clock. Present from MongoDB 6.0 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_time: Option<DateTime>,
     /// The session of the transaction that the change belongs to.
@@ -119,11 +120,11 @@ pub struct UpdateDescription {
     pub updated_fields: Document,
     /// The paths of the fields that were removed.
     pub removed_fields: Vec<String>,
-    /// The arrays that were truncated. From MongoDB 4.7.
+    /// The arrays that were truncated. Servers report them from MongoDB 4.7 on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub truncated_arrays: Vec<TruncatedArray>,
-    /// The components of each ambiguous path, such as `a.0`, where `0` may be a field or an array index. Only with
-    /// `show_expanded_events`, from MongoDB 6.1.
+    /// The components of each ambiguous path, such as `a.0`, where `0` may be a field or an array index. Present only
+    /// with `show_expanded_events`, from MongoDB 6.1 on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disambiguated_paths: Option<Document>,
 }
@@ -135,7 +136,7 @@ pub struct UpdateDescription {
 pub struct TruncatedArray {
     /// The path of the array.
     pub field: String,
-    /// The number of elements that are left.
+    /// The number of elements that remain.
     pub new_size: i32,
 }
 

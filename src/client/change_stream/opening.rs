@@ -118,7 +118,8 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         }
     }
 
-    /// Returns the same change stream with events of another type, which serde reads: `RawDocumentBuf` for raw documents.
+    /// Returns the same change stream with events of another type, which serde reads. For raw documents, use
+    /// `RawDocumentBuf`.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> Watch<'c, U, C> {
         Watch {
@@ -188,7 +189,8 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         self
     }
 
-    /// Applies `set` to this call and the value, if there is one. For options that take no `None`.
+    /// Calls `set` with this builder and the value, if there is a value. Use this for options that do not accept
+    /// `None`.
     pub fn optional<V>(self, value: Option<V>, set: impl FnOnce(Self, V) -> Self) -> Self {
         match value {
             Some(value) => set(self, value),
@@ -302,7 +304,7 @@ impl<T, C> fmt::Debug for Watch<'_, T, C> {
 struct Documents {
     /// The fields of `$changeStream`.
     stage: RawDocumentBuf,
-    /// The stages after it.
+    /// The stages after `$changeStream`.
     pipeline: RawArrayBuf,
     /// Further fields of the command.
     options: RawDocumentBuf,
@@ -371,7 +373,7 @@ impl Start {
         self.is_start_after = false;
     }
 
-    /// Returns the stage's fields with this starting position.
+    /// Returns the fields of the `$changeStream` stage for this starting position.
     fn stage(&self, given: &RawDocument) -> RawDocumentBuf {
         if !self.has_begun {
             // All starting points are passed on: if there is more than one, the server refuses the command
@@ -432,7 +434,7 @@ impl Plan {
         }
     }
 
-    /// Runs work that no call is waiting for, unless the runtime is gone.
+    /// Runs work that no call is waiting for, unless the runtime has shut down.
     pub(super) fn later(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(background) = self.client.deployment().background() {
             background.take(future);
@@ -450,8 +452,8 @@ impl Plan {
             let mut operation = Operation::read(&plan.database, &body);
             operation.command = operation.command.within(limit);
             operation.session = Some(plan.session.clone());
-            // The session may be in a transaction by now, which the server would abort if the command were a part of
-            // it.
+            // By now, the session may be in a transaction. The server would abort that transaction if the command were
+            // a part of it.
             operation.is_beside_transaction = resumes;
             if let Some(preference) = &plan.read_preference {
                 operation = operation.read_preference(preference);

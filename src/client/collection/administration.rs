@@ -44,8 +44,9 @@ fn list<C>(client: &C) -> Request<'_, C> {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares the creation of a collection with options: capped, a time series, a view, or with a validator. A
-    /// collection without options need not be created: the server creates it with its first document.
+    /// Prepares the creation of a collection with options, such as a capped collection, a time series, a view, or a
+    /// collection with a validator. A collection without options does not need to be created: the server creates it
+    /// when its first document is inserted.
     #[track_caller]
     pub fn create_collection(&self, name: impl AsRef<str>) -> CreateCollection<'_, C> {
         CreateCollection { request: self.request(Fields::command("create", name.as_ref())) }
@@ -73,8 +74,8 @@ impl<C: AnyClient> Database<C> {
 }
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares dropping the collection with its documents and indexes. It also succeeds if the collection does not
-    /// exist.
+    /// Prepares dropping the collection with its documents and indexes. The call also succeeds if the collection does
+    /// not exist.
     #[track_caller]
     pub fn drop(&self) -> DropNamespace<'_, C> {
         DropNamespace { request: self.request("drop") }
@@ -110,7 +111,7 @@ macro_rules! command {
 }
 
 command! {
-    /// The creation of a collection: [`Database::create_collection`].
+    /// The creation of a collection, prepared by [`Database::create_collection`].
     CreateCollection => ():
         capped, change_stream_pre_and_post_images, clustered_index, collation, comment, expire_after,
         index_option_defaults, max_documents, max_time, pipeline, size, storage_engine, time_series, validation_action,
@@ -125,7 +126,7 @@ impl<C: AnyClient> CreateCollection<'_, C> {
 }
 
 command! {
-    /// The removal of a collection or a database: [`Collection::drop`] and [`Database::drop`].
+    /// The removal of a collection or a database, prepared by [`Collection::drop`] or [`Database::drop`].
     DropNamespace => (): comment, max_time; write_concern
 }
 
@@ -136,7 +137,7 @@ impl<C: AnyClient> DropNamespace<'_, C> {
 }
 
 command! {
-    /// A new name for a collection: [`Collection::rename`].
+    /// The renaming of a collection, prepared by [`Collection::rename`].
     Rename => (): comment, drop_target, max_time; write_concern
 }
 
@@ -146,7 +147,7 @@ impl<C: AnyClient> Rename<'_, C> {
     }
 }
 
-/// A query for collections: [`Database::list_collections`].
+/// A query for collections, prepared by [`Database::list_collections`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct ListCollections<'c, T = CollectionSpecification, C = Client> {
     request: Request<'c, C>,
@@ -171,7 +172,7 @@ impl<'c, T, C: AnyClient> ListCollections<'c, T, C> {
 
 builder!(ListCollections<T> => Cursor<T>);
 
-/// A collection or a view, as the server describes it: [`Database::list_collections`].
+/// A collection or a view, as [`Database::list_collections`] describes it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct CollectionSpecification {
@@ -179,9 +180,9 @@ pub struct CollectionSpecification {
     pub name: String,
     /// The type: `collection`, `view` or `timeseries`. On the wire, this field is named `type`.
     pub collection_type: String,
-    /// The options that it was created with.
+    /// The options that the collection was created with.
     pub options: Document,
-    /// Whether it is read-only, as a view is.
+    /// Whether the collection is read-only, as a view is.
     pub read_only: bool,
     /// The identifier. A view has none.
     pub uuid: Option<bson::Uuid>,
@@ -213,7 +214,7 @@ impl<'de> Deserialize<'de> for CollectionSpecification {
     }
 }
 
-/// Writes the form that the server sends.
+/// Serializes to the form that the server sends.
 impl Serialize for CollectionSpecification {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut info = doc! { "readOnly": self.read_only };
@@ -231,7 +232,7 @@ impl Serialize for CollectionSpecification {
 }
 
 command! {
-    /// A query for the names of collections: [`Database::list_collection_names`].
+    /// A query for the names of collections, prepared by [`Database::list_collection_names`].
     ListCollectionNames => Vec<String>: authorized_collections, comment, filter, max_time
 }
 
@@ -248,7 +249,7 @@ impl<C: AnyClient> ListCollectionNames<'_, C> {
 }
 
 command! {
-    /// A query for databases: [`Client::list_databases`].
+    /// A query for databases, prepared by [`Client::list_databases`].
     ListDatabases => Vec<DatabaseSpecification>: authorized_databases, comment, filter, max_time
 }
 
@@ -264,7 +265,7 @@ impl<'c, C: AnyClient> ListDatabases<'c, C> {
 }
 
 command! {
-    /// A query for the names of databases: [`Client::list_database_names`].
+    /// A query for the names of databases, prepared by [`Client::list_database_names`].
     ListDatabaseNames => Vec<String>: authorized_databases, comment, filter, max_time
 }
 
@@ -290,7 +291,7 @@ pub struct DatabaseSpecification {
     pub name: String,
     /// The size on disk, in bytes.
     pub size_on_disk: u64,
-    /// Whether it contains no collections.
+    /// Whether the database contains no collections.
     pub empty: bool,
     /// The size on each shard, in bytes. Only sharded clusters report it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -326,7 +327,7 @@ fn name(command: &'static str, document: &RawDocument) -> Result<String, ClientE
     name.map_err(|error| ClientError::unreadable(command, error.to_string()))
 }
 
-/// Returns the names in all descriptions of a cursor.
+/// Returns the names in all descriptions that a cursor returns.
 pub(super) async fn names(command: &'static str, mut cursor: Cursor<Document>) -> Result<Vec<String>, ClientError> {
     let mut names = Vec::new();
     while let Some(document) = cursor.next_document().await? {

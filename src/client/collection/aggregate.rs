@@ -27,12 +27,12 @@ impl<T, C: AnyClient> Collection<T, C> {
         Aggregate::new(self.request("aggregate"), &pipeline)
     }
 
-    /// Prepares a count of the documents that match `filter`. The count runs as an aggregation, whose stage `$match`
-    /// excludes [some operators][restrictions]: use `$expr` for `$where`, and `$geoWithin` with `$center` or
+    /// Prepares a count of the documents that match `filter`. The count runs as an aggregation, whose `$match` stage
+    /// does not support [some operators][restrictions]: use `$expr` for `$where`, and `$geoWithin` with `$center` or
     /// `$centerSphere` for `$near` and `$nearSphere`.
     ///
-    /// With an empty filter it reads all documents, which [`estimated_document_count`](Self::estimated_document_count)
-    /// avoids.
+    /// With an empty filter, the count reads all documents.
+    /// [`estimated_document_count`](Self::estimated_document_count) does not.
     ///
     /// [restrictions]: https://www.mongodb.com/docs/manual/reference/operator/aggregation/match/#restrictions
     #[track_caller]
@@ -46,8 +46,8 @@ impl<T, C: AnyClient> Collection<T, C> {
     /// after an unclean shutdown, or in a sharded cluster.
     ///
     /// This runs the `count` command: see its [behaviour][count] in the server's manual. With version 1 of the Stable
-    /// API and `apiStrict`, the command needs MongoDB 5.0.9: earlier versions of the API lacked the command by an
-    /// oversight.
+    /// API and `apiStrict`, the command needs MongoDB 5.0.9. In earlier releases, the API lacked the command by
+    /// mistake.
     ///
     /// [count]: https://www.mongodb.com/docs/manual/reference/command/count/#behavior
     #[track_caller]
@@ -66,15 +66,15 @@ impl<T, C: AnyClient> Collection<T, C> {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares an aggregation that does not start from a collection, such as `$currentOp` or `$documents`. Otherwise
-    /// like [`Collection::aggregate`].
+    /// Prepares an aggregation that does not read from a collection: its first stage is `$currentOp` or `$documents`,
+    /// for example. In all other respects, this is like [`Collection::aggregate`].
     #[track_caller]
     pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_, Document, C> {
         Aggregate::new(self.request(Fields::command("aggregate", &1)), &pipeline)
     }
 }
 
-/// An aggregation: [`Collection::aggregate`] and [`Database::aggregate`].
+/// An aggregation, prepared by [`Collection::aggregate`] or [`Database::aggregate`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct Aggregate<'c, T = Document, C = Client> {
     request: Request<'c, C>,
@@ -108,7 +108,7 @@ impl<'c, T, C: AnyClient> Aggregate<'c, T, C> {
 
 builder!(Aggregate<T> => Cursor<T>, read_preference, read_concern, write_concern);
 
-/// A count: [`Collection::count_documents`].
+/// A count of documents, prepared by [`Collection::count_documents`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct CountDocuments<'c, C = Client> {
     request: Request<'c, C>,
@@ -153,7 +153,7 @@ impl<C: AnyClient> CountDocuments<'_, C> {
 
 builder!(CountDocuments => u64, read_preference, read_concern);
 
-/// An estimate: [`Collection::estimated_document_count`].
+/// A quick count of all documents, prepared by [`Collection::estimated_document_count`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct EstimatedDocumentCount<'c, C = Client> {
     request: Request<'c, C>,
@@ -169,7 +169,7 @@ impl<C: AnyClient> EstimatedDocumentCount<'_, C> {
 
 builder!(EstimatedDocumentCount => u64, read_preference, read_concern);
 
-/// A query for values: [`Collection::distinct`].
+/// A query for distinct values, prepared by [`Collection::distinct`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct Distinct<'c, C = Client> {
     request: Request<'c, C>,

@@ -43,12 +43,12 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// A write in a bulk: [`Collection::bulk_write`].
+/// One of the writes of [`Collection::bulk_write`].
 #[derive(Debug, Clone)]
 #[must_use = "a write is sent by bulk_write"]
 pub struct WriteModel {
     pub(super) change: Change,
-    /// The statement of an update or a delete. For an insert, only its options.
+    /// The statement of an update or a delete. For an insert, this contains only the options.
     pub(super) statement: Fields,
 }
 
@@ -96,7 +96,7 @@ impl WriteModel {
     options!([statement] array_filters, collation, hint, sort, upsert);
 }
 
-/// Writes of any kind: [`Collection::bulk_write`].
+/// Writes of any kind, prepared by [`Collection::bulk_write`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct BulkWrite<'c, C = Client> {
     request: Request<'c, C>,
@@ -108,8 +108,8 @@ pub struct BulkWrite<'c, C = Client> {
 impl<C: AnyClient> BulkWrite<'_, C> {
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    /// Sets whether the first failed write stops the rest (`ordered`). The default is true. In a transaction, a failure
-    /// always stops the rest, because it ends the transaction. If false, the writes are executed in any order.
+    /// Sets whether the first failed write stops the rest (`ordered`). The default is true. If false, the writes are
+    /// executed in any order. In a transaction, a failure always stops the rest, because it ends the transaction.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self

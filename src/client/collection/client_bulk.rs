@@ -30,7 +30,7 @@ use crate::pool::error::Labels;
 
 const COMMAND: &str = "bulkWrite";
 
-/// The wire version of MongoDB 8.0, the first with the command.
+/// The wire version of MongoDB 8.0, the first version with the command.
 const HAS_COMMAND: i32 = 25;
 
 /// Room for the fields that the client adds to the command, in bytes (Bulk Write, "Total Message Size").
@@ -70,7 +70,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// A write to a collection, as a part of [`Client::bulk_write`]: [`Collection::model`] creates it.
+/// A write to a collection, for [`Client::bulk_write`]. [`Collection::model`] creates it.
 #[derive(Debug, Clone)]
 #[must_use = "a write is sent by bulk_write"]
 pub struct NamespaceWriteModel {
@@ -78,7 +78,7 @@ pub struct NamespaceWriteModel {
     model: WriteModel,
 }
 
-/// Writes of any kind to any collections: [`Client::bulk_write`].
+/// Writes of any kind to any collections, prepared by [`Client::bulk_write`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct ClientBulkWrite<'c, C = Client> {
     request: Request<'c, C>,
@@ -96,15 +96,15 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
 
     options!([request.body] bypass_document_validation, comment, let_vars);
 
-    /// Sets whether the first failed write stops the rest (`ordered`). The default is true. In a transaction, a failure
-    /// always stops the rest, because it ends the transaction. If false, the writes are executed in any order.
+    /// Sets whether the first failed write stops the rest (`ordered`). The default is true. If false, the writes are
+    /// executed in any order. In a transaction, a failure always stops the rest, because it ends the transaction.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.ordered = ordered;
         self
     }
 
-    /// Sets whether the result covers each write ([`ClientBulkWriteResult::verbose_results`], `errorsOnly` on the
-    /// wire). The default is false.
+    /// Sets whether the result includes the result of each write ([`ClientBulkWriteResult::verbose_results`],
+    /// `errorsOnly` on the wire). The default is false.
     pub fn verbose_results(mut self, verbose: bool) -> Self {
         self.verbose_results = verbose;
         self
@@ -137,7 +137,7 @@ impl<'c, C: AnyClient> ClientBulkWrite<'c, C> {
         let session = request.session.map(|session| session.explicit().clone());
         let body = request.body.finish()?;
         let is_unacknowledged = is_unacknowledged(client, &body, session.as_deref());
-        // The specification prescribes the messages.
+        // The specification prescribes these error messages.
         if is_unacknowledged && verbose_results {
             let reason = "Cannot request unacknowledged write concern and verbose results";
             return Err(refused("verbose_results", reason));
@@ -205,7 +205,7 @@ struct BulkOperation {
 }
 
 enum Kind {
-    /// With the document's `_id`.
+    /// An insert, with the `_id` of the document.
     Insert(Bson),
     Update,
     Delete,
@@ -242,8 +242,7 @@ impl Writes {
         Ok(this)
     }
 
-    /// Returns the end of the next batch, and the `nsInfo` of its command. Sets the indexes into `nsInfo` in the
-    /// operations.
+    /// Returns the end of the next batch, and the `nsInfo` of its command. Sets the operations' indexes into `nsInfo`.
     fn fit(&mut self, start: usize, most_writes: usize, most_bytes: usize) -> (usize, Vec<RawDocumentBuf>) {
         let (mut bytes, mut places, mut used) = (0_usize, HashMap::new(), Vec::new());
         let mut end = start;
@@ -358,7 +357,7 @@ impl Done {
                 // Bulk Write, "Handling the `bulkWrite` Server Response".
                 let has_succeeded = match (ordered, self.write_errors.first_key_value()) {
                     (true, Some((first, _))) if self.write_errors.len() > failed_before => *first > start,
-                    // The outcome with the error may not have been fetched.
+                    // The outcome that contains the error may not have been fetched.
                     (true, _) => counted.errors == 0 || counted.has_changes(),
                     (false, _) => counted.errors < batch.len() as u64,
                 };
@@ -558,7 +557,7 @@ pub struct ClientDeleteResult {
 pub struct ClientBulkWriteFailure {
     /// The results of the writes. `None` unless the server reported that a write succeeded.
     pub partial_result: Option<ClientBulkWriteResult>,
-    /// The writes that the server refused, keyed by position. At most one if the writes are ordered.
+    /// The writes that the server refused, keyed by position. If the writes are ordered, there is at most one.
     pub write_errors: BTreeMap<usize, WriteError>,
     /// The commands that were executed but did not meet their write concern.
     pub write_concern_errors: Vec<WriteConcernError>,

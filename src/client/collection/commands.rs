@@ -63,7 +63,7 @@ impl<C: AnyClient> Database<C> {
     }
 }
 
-/// The application's own command: [`Database::run_command`].
+/// The application's own command, prepared by [`Database::run_command`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct RunCommand<'c, T = Document, C = Client> {
     request: Request<'c, C>,
@@ -91,11 +91,11 @@ impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
 
 builder!(RunCommand<T: DeserializeOwned> => T, read_preference);
 
-/// The application's own command that opens a cursor: [`Database::run_cursor_command`].
+/// The application's own command that opens a cursor, prepared by [`Database::run_cursor_command`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct RunCursorCommand<'c, T = Document, C = Client> {
     request: Request<'c, C>,
-    /// Fields of each `getMore`.
+    /// The fields to add to each `getMore`.
     more: Fields,
     batch_size: Option<i32>,
     max_time: Option<Duration>,
@@ -106,7 +106,7 @@ pub struct RunCursorCommand<'c, T = Document, C = Client> {
 
 impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
     /// Sets the number of documents in each further batch (`batchSize` of each `getMore`). By default the server
-    /// decides: the client does not inspect the command.
+    /// decides, because the client does not inspect the command.
     pub fn batch_size(mut self, documents: i32) -> Self {
         self.batch_size = Some(documents);
         self

@@ -46,7 +46,8 @@ impl Shape {
     }
 }
 
-/// A document that serde writes field by field into one buffer. If a field is refused, its error is kept instead.
+/// A document that serde writes field by field into one buffer. If a field is refused, the error is kept instead of the
+/// document.
 #[derive(Debug, Clone)]
 pub(in crate::client) struct Fields {
     /// The whole document, unless a field was refused.
@@ -74,7 +75,7 @@ impl Fields {
         this
     }
 
-    /// Adds a field that the client itself sets, once.
+    /// Adds a field that the client sets itself, and only once.
     pub fn add<V: Serialize + ?Sized>(&mut self, field: &'static str, value: &V) {
         self.put(field, field, Shape::Any, value);
     }
@@ -88,8 +89,8 @@ impl Fields {
         }
     }
 
-    /// Sets an option, in place of its earlier value. A null, such as `None`, leaves the option unset. `argument` is
-    /// the option's name in errors.
+    /// Sets an option, replacing its earlier value. A null value, such as `None`, unsets the option. `argument` is the
+    /// option's name in errors.
     pub fn set<V: Serialize + ?Sized>(&mut self, argument: &'static str, field: &'static str, shape: Shape, value: &V) {
         if self.refused.is_none()
             && let Err(error) = self.try_set(argument, field, shape, value)

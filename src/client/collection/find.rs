@@ -41,7 +41,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// A query: [`Collection::find`].
+/// A query, prepared by [`Collection::find`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct Find<'c, T, C = Client> {
     request: Request<'c, C>,
@@ -98,7 +98,7 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
 
 builder!(Find<T> => Cursor<T>, read_preference, read_concern);
 
-/// A query for one document: [`Collection::find_one`].
+/// A query for one document, prepared by [`Collection::find_one`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct FindOne<'c, T, C = Client> {
     request: Request<'c, C>,

@@ -1,4 +1,4 @@
-//! The handles that lead from a client to its collections.
+//! The methods that lead from a client to its databases and collections.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{AnyClient, Client, Collection, Database, Namespace};
 
 impl Client {
-    /// Returns a handle to a database. Sends nothing: the server creates a database with its first document.
+    /// Returns a handle to a database. Sends nothing: the server creates a database when its first document is
+    /// inserted.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -41,8 +42,8 @@ impl Client {
 
 impl<C: AnyClient> Database<C> {
     /// Returns a handle to a collection whose documents are values of type `T`. The collection inherits the read
-    /// preference, the concerns and the time limit of the database. Sends nothing: the server creates a collection with
-    /// its first document.
+    /// preference, the concerns and the time limit of the database. Sends nothing: the server creates a collection when
+    /// its first document is inserted.
     #[must_use]
     pub fn collection<T>(&self, name: impl Into<String>) -> Collection<T, C> {
         let namespace = Namespace { collection: name.into(), ..Namespace::clone(&self.namespace) };

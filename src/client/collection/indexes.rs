@@ -44,8 +44,9 @@ impl<T, C: AnyClient> Collection<T, C> {
         ListIndexNames { request: self.request("listIndexes") }
     }
 
-    /// Prepares dropping the index with this name, such as `"price_1"`, or with these keys, such as `doc! { "price": 1
-    /// }`. A text index can only be dropped by its name. It also succeeds if the collection does not exist.
+    /// Prepares dropping an index. `index` is its name, such as `"price_1"`, or its keys, such as
+    /// `doc! { "price": 1 }`. A text index can only be dropped by its name. The call also succeeds if the collection
+    /// does not exist.
     #[track_caller]
     pub fn drop_index(&self, index: impl Serialize) -> DropIndexes<'_, C> {
         let mut request = self.request("dropIndexes");
@@ -56,7 +57,8 @@ impl<T, C: AnyClient> Collection<T, C> {
         DropIndexes { request }
     }
 
-    /// Prepares dropping all indexes except the index on `_id`. It also succeeds if the collection does not exist.
+    /// Prepares dropping all indexes except the index on `_id`. The call also succeeds if the collection does not
+    /// exist.
     #[track_caller]
     pub fn drop_indexes(&self) -> DropIndexes<'_, C> {
         let mut request = self.request("dropIndexes");
@@ -118,7 +120,7 @@ impl IndexModel {
     }
 }
 
-/// Writes the form that the server takes. Without [`name`](Self::name), it has no name yet.
+/// Serializes to the form that the server accepts. Without a call to [`name`](Self::name), the name is still missing.
 impl Serialize for IndexModel {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.fields.document().map_err(S::Error::custom)?.serialize(serializer)
@@ -162,7 +164,7 @@ async fn create<C: AnyClient>(
     Ok(names)
 }
 
-/// The creation of an index: [`Collection::create_index`].
+/// The creation of an index, prepared by [`Collection::create_index`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct CreateIndex<'c, C = Client> {
     request: Request<'c, C>,
@@ -180,7 +182,7 @@ impl<C: AnyClient> CreateIndex<'_, C> {
 
 builder!(CreateIndex => String, write_concern);
 
-/// The creation of indexes: [`Collection::create_indexes`].
+/// The creation of indexes, prepared by [`Collection::create_indexes`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct CreateIndexes<'c, C = Client> {
     request: Request<'c, C>,
@@ -197,7 +199,7 @@ impl<C: AnyClient> CreateIndexes<'_, C> {
 
 builder!(CreateIndexes => Vec<String>, write_concern);
 
-/// A query for indexes: [`Collection::list_indexes`].
+/// A query for indexes, prepared by [`Collection::list_indexes`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct ListIndexes<'c, T = IndexSpecification, C = Client> {
     request: Request<'c, C>,
@@ -222,7 +224,7 @@ impl<'c, T, C: AnyClient> ListIndexes<'c, T, C> {
 
 builder!(ListIndexes<T> => Cursor<T>);
 
-/// An index, as the server describes it: [`Collection::list_indexes`].
+/// An index, as [`Collection::list_indexes`] describes it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct IndexSpecification {
@@ -231,7 +233,7 @@ pub struct IndexSpecification {
     /// The keys, each with its order or type.
     pub keys: Document,
     /// Everything else: the index's version `v`, and options such as `unique` and `expireAfterSeconds`. Before MongoDB
-    /// 4.4 also `ns`.
+    /// 4.4, this includes `ns`.
     pub options: Document,
 }
 
@@ -241,7 +243,7 @@ impl<'de> Deserialize<'de> for IndexSpecification {
     }
 }
 
-/// Writes the form that the server sends.
+/// Serializes to the form that the server sends.
 impl Serialize for IndexSpecification {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -262,7 +264,7 @@ impl IndexSpecification {
     }
 }
 
-/// A query for the names of indexes: [`Collection::list_index_names`].
+/// A query for the names of indexes, prepared by [`Collection::list_index_names`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct ListIndexNames<'c, C = Client> {
     request: Request<'c, C>,
@@ -278,7 +280,7 @@ impl<C: AnyClient> ListIndexNames<'_, C> {
 
 builder!(ListIndexNames => Vec<String>);
 
-/// The removal of indexes: [`Collection::drop_index`] and [`Collection::drop_indexes`].
+/// The removal of indexes, prepared by [`Collection::drop_index`] or [`Collection::drop_indexes`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct DropIndexes<'c, C = Client> {
     request: Request<'c, C>,

@@ -20,8 +20,8 @@ use crate::endpoint::wire::reply::has_field;
 use crate::endpoint::{Limit, OutgoingSequence};
 
 impl<T: Serialize, C: AnyClient> Collection<T, C> {
-    /// Prepares an insert of a document. If it has no `_id`, the client adds one. The result contains this `_id`. If an
-    /// error leaves the outcome unknown, [`ClientError::generated_ids`] returns it.
+    /// Prepares an insert of a document. If the document has no `_id`, the client adds one. The result contains the
+    /// `_id`. If an error leaves the outcome unknown, [`ClientError::generated_ids`] returns the added `_id`.
     #[track_caller]
     pub fn insert_one(&self, document: impl Borrow<T>) -> InsertOne<'_, C> {
         InsertOne { request: self.request("insert"), document: NewDocument::of("document", document.borrow(), true) }
@@ -34,7 +34,7 @@ impl<T: Serialize, C: AnyClient> Collection<T, C> {
         let mut makes_room = true;
         let documents = documents.into_iter().map(|document| {
             let document = NewDocument::of("documents", document.borrow(), makes_room)?;
-            // Documents in a collection tend to have similar sizes.
+            // Documents of a collection tend to be alike: if one has an `_id`, so does the next.
             makes_room = document.generated.is_some();
             Ok(document)
         });
@@ -43,7 +43,7 @@ impl<T: Serialize, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// An insert of one document: [`Collection::insert_one`].
+/// An insert of one document, prepared by [`Collection::insert_one`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct InsertOne<'c, C = Client> {
     request: Request<'c, C>,
@@ -74,7 +74,7 @@ impl<'c, C: AnyClient> InsertOne<'c, C> {
 
 builder!(InsertOne => InsertOneResult, write_concern);
 
-/// Inserts of documents: [`Collection::insert_many`].
+/// Inserts of documents, prepared by [`Collection::insert_many`].
 #[must_use = "it is sent when it is awaited or run"]
 pub struct InsertMany<'c, C = Client> {
     request: Request<'c, C>,
@@ -157,7 +157,7 @@ impl NewDocument {
         }
     }
 
-    /// Gives the document an `_id`, as its first field (CRUD, "Generated identifiers").
+    /// Adds an `_id` as the first field of the document (CRUD, "Generated identifiers").
     fn give_id(&mut self, argument: &'static str) -> Result<(), ClientError> {
         if self.start == 0 {
             self.bytes.splice(0..0, [0; ROOM_FOR_ID]);

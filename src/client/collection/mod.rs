@@ -1,8 +1,8 @@
 //! Handles to databases and collections, with the operations that the CRUD specification names.
 //!
 //! A handle creates builders. A builder holds a [`Request`]: the command's document while it is being built, and how to
-//! run it. The client's operations run this command. Both clients share the handles and builders: the asynchronous
-//! client awaits a builder, and the blocking client runs its [`Call`].
+//! run it. The finished command runs as an operation of the client. Both clients share the handles and builders: the
+//! asynchronous client awaits a builder, and the blocking client runs its [`Call`].
 
 mod fields;
 #[macro_use]
@@ -72,7 +72,7 @@ use super::Client;
 use crate::endpoint::Limit;
 use crate::endpoint::options::{ReadPreference, WriteConcern};
 
-/// Gives a handle the methods that replace the client's options.
+/// Declares the methods of a handle that override the client's options.
 macro_rules! settings {
     ($of:literal) => {
         #[doc = concat!("Sets the read preference of the ", $of, "'s reads, instead of that of the client's options.")]
@@ -107,7 +107,7 @@ macro_rules! settings {
     };
 }
 
-/// A client that handles belong to: [`Client`], or [`single::Client`](crate::single::Client).
+/// A client to which handles can belong: [`Client`], or [`single::Client`](crate::single::Client).
 pub trait AnyClient: sealed::Client {
     /// The session of this client.
     type Session: sealed::Session;
@@ -123,7 +123,7 @@ pub(crate) mod sealed {
         /// Returns the client that runs the operations.
         fn running(&self) -> &super::Client;
 
-        /// Does the work that dropped values have left behind, if nothing does it in the background.
+        /// Does the work that dropped values have left behind, unless it runs in the background.
         fn finish_dropped(&self) {}
     }
 
@@ -145,7 +145,7 @@ impl sealed::Session for Session {
     }
 }
 
-/// A database of a client: [`Client::database`].
+/// A handle to a database, created by [`Client::database`].
 ///
 /// A handle is cheap to clone, and can be created at any time.
 #[derive(Clone)]
@@ -186,7 +186,7 @@ impl<C> fmt::Debug for Database<C> {
     }
 }
 
-/// A collection of a client, whose documents are values of type `T`: [`Database::collection`].
+/// A handle to a collection whose documents are values of type `T`, created by [`Database::collection`].
 ///
 /// ```no_run
 /// use bson::doc;

@@ -108,7 +108,7 @@ macro_rules! modifies {
                 async move {
                     let (is_unacknowledged, reply) = sent?;
                     let reply = reply.await?;
-                    // The server replies anyway.
+                    // The server replies even if the write is unacknowledged.
                     if is_unacknowledged { Ok(None) } else { value_of(&reply)?.map(read).transpose() }
                 }
             }
@@ -119,17 +119,17 @@ macro_rules! modifies {
 }
 
 modifies! {
-    /// An update that returns the document it changes: [`Collection::find_one_and_update`].
+    /// An update that returns the document it changes, prepared by [`Collection::find_one_and_update`].
     FindOneAndUpdate: array_filters, bypass_document_validation, upsert; document
 }
 
 modifies! {
-    /// A replacement that returns the document it replaces: [`Collection::find_one_and_replace`].
+    /// A replacement that returns the document it replaces, prepared by [`Collection::find_one_and_replace`].
     FindOneAndReplace: bypass_document_validation, upsert; document
 }
 
 modifies! {
-    /// A deletion that returns the document it deletes: [`Collection::find_one_and_delete`].
+    /// A deletion that returns the document it deletes, prepared by [`Collection::find_one_and_delete`].
     FindOneAndDelete:
 }
 

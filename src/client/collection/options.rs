@@ -1,8 +1,8 @@
-//! The options of commands: one row for each, with its documentation, its name here and in the protocol, and its type.
-//! Each builder picks the rows that the specification gives it.
+//! The options of commands. Each option has one row, with its documentation, its name here and in the protocol, and its
+//! type. Each builder picks the options that the specification defines for it.
 
-/// Gives a builder the methods of the options that it names. The brackets contain the builder's field whose document
-/// receives the options.
+/// Declares the methods of a builder for the options that the macro call names. The brackets contain the builder's
+/// field whose document receives the options.
 macro_rules! options {
     ([$($place:ident).+] $($option:ident),* $(,)?) => { options!(@rows [$($place).+] $($option)*); };
     (@rows $place:tt $($option:ident)*) => { $(options!(@row $place $option);)* };
@@ -47,7 +47,7 @@ macro_rules! options {
         );
     };
     (@row $place:tt clustered_index) => { options!(@method $place "clusteredIndex" document
-        /// Sets the index that the documents are stored in (`clusteredIndex`): `{ key: { _id: 1 }, unique: true }`.
+        /// Sets the index that orders the stored documents (`clusteredIndex`): `{ key: { _id: 1 }, unique: true }`.
         clustered_index
     ); };
     (@row $place:tt collation) => { options!(@method $place "collation" document
@@ -103,11 +103,12 @@ macro_rules! options {
         hint
     ); };
     (@row $place:tt index_option_defaults) => { options!(@method $place "indexOptionDefaults" document
-        /// Sets the options that the collection's indexes have by default (`indexOptionDefaults`).
+        /// Sets the default options of the collection's indexes (`indexOptionDefaults`).
         index_option_defaults
     ); };
     (@row $place:tt language_override) => { options!(@method $place "language_override" text
-        /// Sets the field that names the language of a document of a text index (`language_override`).
+        /// Sets which field of a document contains the language of that document, for a text index
+        /// (`language_override`).
         language_override
     ); };
     (@row $place:tt let_vars) => { options!(@method $place "let" document
@@ -174,7 +175,7 @@ macro_rules! options {
         show_expanded_events
     ); };
     (@row $place:tt show_record_id) => { options!(@method $place "showRecordId" flag
-        /// Sets whether each document carries its position in the storage as `$recordId` (`showRecordId`).
+        /// Sets whether each document contains its position in the storage as `$recordId` (`showRecordId`).
         show_record_id
     ); };
     (@row $place:tt size) => { options!(@method $place "size" number
@@ -186,8 +187,8 @@ macro_rules! options {
         skip
     ); };
     (@row $place:tt sort) => { options!(@method $place "sort" document
-        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. If only one document is changed, this is
-        /// the first document in this order.
+        /// Sets the order of the documents (`sort`), such as `{ price: -1 }`. An operation that changes only one
+        /// document changes the first in this order.
         sort
     ); };
     (@row $place:tt sparse) => { options!(@method $place "sparse" flag
@@ -250,7 +251,7 @@ macro_rules! options {
         view_on
     ); };
     (@row $place:tt weights) => { options!(@method $place "weights" document
-        /// Sets how much each field of a text index counts (`weights`).
+        /// Sets the weight of each field of a text index (`weights`).
         weights
     ); };
     (@row $place:tt wildcard_projection) => { options!(@method $place "wildcardProjection" document

@@ -85,7 +85,7 @@ impl<'c, C> Request<'c, C> {
 }
 
 impl<'c, C: AnyClient> Request<'c, C> {
-    /// Returns the time limit that has started, or else the call's limit without starting it.
+    /// Returns the time limit that is already running, or else the limit of the call, without starting it.
     ///
     /// # Errors
     ///
@@ -117,7 +117,8 @@ impl<'c, C: AnyClient> Request<'c, C> {
         self.started = Some(limit);
     }
 
-    /// Completes the command. Done outside a builder's future, which then does not need to hold the whole builder.
+    /// Completes the command. This happens outside a builder's future, so that the future does not need to hold the
+    /// whole builder.
     pub fn ready(mut self, writes: bool) -> Result<Ready<'c>, ClientError> {
         let read_preference = self.inherit(writes)?;
         let limit = self.started.unwrap_or_else(|| self.timeout());
@@ -173,7 +174,8 @@ impl<'c, C: AnyClient> Request<'c, C> {
         }
     }
 
-    /// Runs any command that opens a cursor, with the options in `set`. For `is_named`, see [`Ready::command`].
+    /// Runs any command that opens a cursor, with the options that `set` applies. For `is_named`, see
+    /// [`Ready::command`].
     pub fn cursor(
         self,
         is_named: bool,
@@ -195,7 +197,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         self.query(Verb::Aggregate, options)
     }
 
-    /// Returns writes in bulk, with the fields of the request as their options.
+    /// Converts the request into a bulk write. The fields of the request become the options of the write.
     pub fn into_write(mut self, collection: &'c str, ordered: bool) -> Result<Write<'c>, ClientError> {
         self.inherit(true)?;
         let limit = self.started.unwrap_or_else(|| self.timeout());
@@ -251,9 +253,9 @@ impl<'c, C: AnyClient> Request<'c, C> {
 
 /// A command with the settings that it inherits.
 ///
-/// The signatures of its methods, and of the methods of [`Request`] that open cursors, promise futures that are `Send`,
-/// and builders create these futures before their own. So the compiler need not prove for each document type that the
-/// whole client is `Send`.
+/// The methods of this type, and the methods of [`Request`] that open cursors, declare that their futures are `Send`.
+/// Builders create these futures before their own. This way, the compiler does not need to prove for each document type
+/// that the whole client is `Send`.
 pub(super) struct Ready<'c> {
     client: &'c Client,
     database: &'c str,
@@ -279,7 +281,7 @@ impl Ready<'_> {
         }
     }
 
-    /// Runs any command. `is_named` says that the span has the command's name, and not `runCommand`.
+    /// Runs any command. If `is_named` is true, the span has the command's name instead of `runCommand`.
     pub fn command(self, is_named: bool) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send {
         async move {
             let operation = Operation { is_named_by_command: is_named, ..Operation::new(self.database, &self.body) };
@@ -287,7 +289,7 @@ impl Ready<'_> {
         }
     }
 
-    /// Runs a command that writes. `is_single` says that each statement concerns at most one document.
+    /// Runs a command that writes. `is_single` says whether each statement concerns at most one document.
     pub fn write(
         self,
         is_single: bool,
@@ -347,7 +349,7 @@ pub(super) fn first_of_batch<'r>(
     }
 }
 
-/// Gives a builder the methods for its cursor.
+/// Declares the methods of a builder for its cursor.
 macro_rules! cursor_options {
     () => {
         /// Sets the number of documents in each batch (`batchSize`). By default the server decides. In a `find`, zero
@@ -357,8 +359,8 @@ macro_rules! cursor_options {
             self
         }
 
-        /// Sets how long the server waits for new documents (`maxAwaitTimeMS`, the `maxTimeMS` of each `getMore`). Only for
-        /// tailable cursors that await data.
+        /// Sets how long the server waits for new documents (`maxAwaitTimeMS`, the `maxTimeMS` of each `getMore`). This
+        /// only applies to tailable cursors that await data.
         pub fn max_await_time(mut self, limit: std::time::Duration) -> Self {
             self.cursor.max_await_time = Some(limit);
             self
@@ -372,8 +374,9 @@ macro_rules! cursor_options {
     };
 }
 
-/// Gives a builder the methods that all builders share, and its future. The builder must have a `send` method. A type
-/// that the call itself reads has a bound; a cursor's type has none, because it may borrow from the batch.
+/// Declares the methods that all builders share, and the builder's future. The builder must have a `send` method. A
+/// type that the call itself reads has a bound. The type of a cursor has no bound, because it may borrow from the
+/// batch.
 macro_rules! builder {
     ($name:ident $(<$t:ident $(: $bound:path)?>)? => $output:ty $(, $inherited:ident)*) => {
         impl<'c $(, $t)?, C: super::AnyClient> $name<'c $(, $t)?, C> {
@@ -398,8 +401,8 @@ macro_rules! builder {
                 self
             }
 
-            /// Applies `set` to this call and the value, if there is one. For options that take no `None`:
-            /// `.optional(limit, Find::limit)`.
+            /// Calls `set` with this builder and the value, if there is a value. Use this for options that do not
+            /// accept `None`: `.optional(limit, Find::limit)`.
             pub fn optional<V>(self, value: Option<V>, set: impl FnOnce(Self, V) -> Self) -> Self {
                 match value {
                     Some(value) => set(self, value),

@@ -79,12 +79,13 @@ pub struct BulkWriteResult {
     pub upserted_ids: BTreeMap<usize, Bson>,
 }
 
-/// Writes the positions as text, because keys of documents are text.
+/// Serializes the positions as strings, because the keys of a document are strings.
 fn by_place<S: Serializer>(ids: &BTreeMap<usize, Bson>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(ids.iter().map(|(place, id)| (place.to_string(), id)))
 }
 
-/// The reply to a write with one statement. For `w: 0`, the client makes up a reply without these fields.
+/// The counts in the reply to a write with one statement. With `w: 0`, the server sends no reply, and the client
+/// substitutes a reply without these fields.
 #[derive(Default)]
 pub(super) struct Counts {
     n: Option<u64>,
@@ -126,7 +127,7 @@ impl Counts {
     }
 }
 
-/// Reads a number of documents, which may have any numeric BSON type.
+/// Reads a document count, which may have any numeric BSON type.
 fn count(value: RawBsonRef<'_>) -> Option<u64> {
     match value {
         RawBsonRef::Int32(number) => u64::try_from(number).ok(),

@@ -1,6 +1,7 @@
 //! Search indexes of a collection, a feature of MongoDB Atlas.
 //!
-//! Their commands take no read concern and no write concern (Index Management, "Search Indexes").
+//! The commands for search indexes take neither a read concern nor a write concern (Index Management, "Search
+//! Indexes").
 
 use std::marker::PhantomData;
 
@@ -20,15 +21,15 @@ use crate::endpoint::Limit;
 const CREATE: &str = "createSearchIndexes";
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares the creation of a search index. Await it to get the index's name. The server returns before the index
-    /// is built: [`list_search_indexes`](Self::list_search_indexes) shows when it can be used.
+    /// Prepares the creation of a search index. Await it to get the index's name. The server replies before the index
+    /// is built. [`list_search_indexes`](Self::list_search_indexes) shows when the index is ready.
     #[track_caller]
     pub fn create_search_index(&self, model: SearchIndexModel) -> CreateSearchIndex<'_, C> {
         CreateSearchIndex { request: self.search_request(CREATE), model }
     }
 
-    /// Prepares the creation of several search indexes with one command. Await it to get their names. Otherwise like
-    /// [`create_search_index`](Self::create_search_index).
+    /// Prepares the creation of several search indexes with one command. Await it to get the names of the indexes. In
+    /// all other respects, this is like [`create_search_index`](Self::create_search_index).
     #[track_caller]
     pub fn create_search_indexes(
         &self,
@@ -38,7 +39,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 
     /// Prepares a query for the search indexes. Await it to get a [`Cursor`] of documents or, after
-    /// [`typed`](ListSearchIndexes::typed), of any type. The query is an aggregation that the client does not repeat
+    /// [`typed`](ListSearchIndexes::typed), of any type. The query is an aggregation, and the client does not retry it
     /// after a network error.
     #[track_caller]
     pub fn list_search_indexes(&self) -> ListSearchIndexes<'_, Document, C> {
@@ -46,7 +47,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         ListSearchIndexes { request, stage, batch_size: None, timeout_mode: None, indexes: PhantomData }
     }
 
-    /// Prepares a new definition for the search index with this name.
+    /// Prepares an update of the search index with this name to a new definition.
     #[track_caller]
     pub fn update_search_index(&self, name: impl AsRef<str>, definition: impl Serialize) -> ChangeSearchIndex<'_, C> {
         let mut request = self.search_request("updateSearchIndex");
@@ -55,7 +56,8 @@ impl<T, C: AnyClient> Collection<T, C> {
         ChangeSearchIndex { request, is_removal: false }
     }
 
-    /// Prepares dropping the search index with this name. It also succeeds if the collection does not exist.
+    /// Prepares the removal of the search index with this name. The call also succeeds if the collection does not
+    /// exist.
     #[track_caller]
     pub fn drop_search_index(&self, name: impl AsRef<str>) -> ChangeSearchIndex<'_, C> {
         let mut request = self.search_request("dropSearchIndex");
@@ -197,7 +199,7 @@ impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
         self
     }
 
-    /// Returns the same query for descriptions of another type.
+    /// Returns the same query, which yields the index descriptions as another type.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> ListSearchIndexes<'c, U, C> {
         let Self { request, stage, batch_size, timeout_mode, .. } = self;

@@ -22,8 +22,8 @@ impl<T, C: AnyClient> Collection<T, C> {
         Update { request: self.request("update"), statement: update_statement(&filter, &update), is_single: true }
     }
 
-    /// Prepares an update of all documents that match `filter`. The command is not repeated after a network error: the
-    /// server may have executed it.
+    /// Prepares an update of all documents that match `filter`. The command is not retried after a network error,
+    /// because the server may have executed it.
     #[track_caller]
     pub fn update_many(&self, filter: impl Serialize, update: impl Serialize) -> Update<'_, C> {
         let mut statement = update_statement(&filter, &update);
@@ -46,8 +46,8 @@ impl<T, C: AnyClient> Collection<T, C> {
         Delete { request: self.request("delete"), statement: delete_statement(&filter, 1), is_single: true }
     }
 
-    /// Prepares a deletion of all documents that match `filter`. The command is not repeated after a network error: the
-    /// server may have executed it.
+    /// Prepares a deletion of all documents that match `filter`. The command is not retried after a network error,
+    /// because the server may have executed it.
     #[track_caller]
     pub fn delete_many(&self, filter: impl Serialize) -> Delete<'_, C> {
         Delete { request: self.request("delete"), statement: delete_statement(&filter, 0), is_single: false }

@@ -8,9 +8,9 @@ use super::fields::Shape;
 use super::{AnyClient, Collection, Database, Namespace};
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares a change stream that returns each [`ChangeStreamEvent`] of the collection: see
-    /// [`Client::watch`](crate::Client::watch). `pipeline` holds the stages that the changes pass through, or is `()`
-    /// for none.
+    /// Prepares a change stream that returns a [`ChangeStreamEvent`] for each change to the collection: see
+    /// [`Client::watch`](crate::Client::watch). `pipeline` contains the stages that process the changes. Pass `()` for
+    /// no stages.
     #[track_caller]
     pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, ChangeStreamEvent<T>, C> {
         self.namespace.watch(WatchTarget::Collection(self.database(), self.name()), pipeline)
@@ -18,9 +18,9 @@ impl<T, C: AnyClient> Collection<T, C> {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares a change stream that returns each [`ChangeStreamEvent`] of all collections of the database: see
-    /// [`Client::watch`](crate::Client::watch). `pipeline` holds the stages that the changes pass through, or is `()`
-    /// for none.
+    /// Prepares a change stream that returns a [`ChangeStreamEvent`] for each change to any collection of the database:
+    /// see [`Client::watch`](crate::Client::watch). `pipeline` contains the stages that process the changes. Pass `()`
+    /// for no stages.
     #[track_caller]
     pub fn watch(&self, pipeline: impl Serialize) -> Watch<'_, ChangeStreamEvent<Document>, C> {
         self.namespace.watch(WatchTarget::Database(self.name()), pipeline)

@@ -12,7 +12,7 @@ use crate::text::shortened::MostLogged;
 /// The target of the messages: the component `command` of the logging specification.
 const TARGET: &str = "wharf::command";
 
-/// Returns whether the messages are read.
+/// Returns whether anything reads the messages.
 #[inline]
 pub(super) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)

@@ -18,7 +18,7 @@ pub(super) struct Batch {
 }
 
 impl Default for Batch {
-    /// A batch without documents.
+    /// Returns a batch without documents.
     fn default() -> Self {
         let reply = RawDocumentBuf::new();
         Self { next: reply.as_bytes().len() - 1, current: 0, reply, id: 0 }
@@ -42,7 +42,7 @@ impl Batch {
             let cursor = reply.get_document("cursor").map_err(|error| unreadable(error.to_string()))?;
             let id = id_of(cursor).ok_or_else(|| unreadable("cursor.id must be a 64-bit integer".to_owned()))?;
             let array = cursor.get_array(field).map_err(|error| unreadable(error.to_string()))?;
-            // The array is a part of the reply.
+            // The array lies within the reply, so its offset is the difference of the two addresses.
             let start = array.as_bytes().as_ptr() as usize - reply.as_bytes().as_ptr() as usize;
             (id, start + 4)
         };
@@ -101,7 +101,7 @@ pub(super) struct CursorReply {
 
 impl CursorReply {
     /// Reads the cursor in a reply to a query. If the namespace cannot be read, the error is returned alongside the
-    /// cursor, so that the cursor can still be closed: its collection is then taken from `query`.
+    /// cursor, so that the cursor can still be closed. In this case, the collection is taken from `query`.
     pub(super) fn read(reply: &RawDocument, query: &RawDocument) -> (Self, Result<(), ClientError>) {
         let cursor = reply.get_document("cursor");
         let id = cursor.as_ref().ok().and_then(|cursor| id_of(cursor)).unwrap_or(0);

@@ -12,8 +12,8 @@ use crate::endpoint::Limit;
 type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T> Cursor<T> {
-    /// Closes the cursor on the server, and waits until it is closed. Errors are ignored: the server closes an idle
-    /// cursor after ten minutes. The `timeoutMS` of the query starts afresh.
+    /// Closes the cursor on the server, and waits until it is closed. Errors are ignored, because the server closes an
+    /// idle cursor after ten minutes. The `timeoutMS` of the query applies to this call separately.
     ///
     /// # Cancel safety
     ///
@@ -63,7 +63,7 @@ impl<T> Cursor<T> {
         true
     }
 
-    /// Queues up behind the transaction's closing cursors.
+    /// Queues up behind the cursors of the transaction that are already closing.
     pub(super) fn queue_up(&self) -> Option<QueueGuard> {
         self.queue_number.as_ref().filter(|_| self.id != 0).map(QueueNumber::queue_up)
     }
@@ -84,7 +84,8 @@ impl<T> Cursor<T> {
                         closer.close(id, timeout, None).await;
                     }
                 };
-                // Otherwise, the server must answer first, and the cursor may depend on the pinned connection.
+                // Without a closer, the server must reply to the fetch first, because the cursor may be reachable only
+                // through the connection that the fetch uses.
                 let after_batch = async move {
                     let (server_cursor, fetched) = fetching.await;
                     server_cursor.close_after(id, fetched.map_err(|given_up| given_up.error), timeout, guard).await;

@@ -1,4 +1,4 @@
-//! A cursor's later commands, which the engine runs on the cursor's server, in its session.
+//! The commands of an open cursor, which the engine runs on the cursor's server and in the cursor's session.
 
 use std::mem;
 use std::pin::pin;
@@ -23,7 +23,7 @@ use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, within};
 use crate::text::milliseconds::limit_for_server;
 
-/// A command of a cursor in progress.
+/// A cursor's command that is in progress.
 pub(super) struct OfCursor<'a> {
     cursor: &'a mut ServerCursor,
     observation: Observation,
@@ -81,7 +81,8 @@ impl Attempted for OfCursor<'_> {
 
     async fn select(&mut self, _avoid: &[ServerAddress]) -> Tried<Target<Arc<Server>>, Self> {
         let server = self.cursor.server.clone();
-        // Checked first: the session may be in a later transaction, on a different connection.
+        // The cursor's own connection comes first, because the session may be in a later transaction, on a different
+        // connection.
         if let Some(own) = self.cursor.pinned.take() {
             self.from = TakenFrom::Cursor;
             return Ok((server, Some(own)));
@@ -104,7 +105,8 @@ impl Attempted for OfCursor<'_> {
             }
         }
         if let Some(check) = self.cursor.client.deployment().check_if_idle(&server) {
-            // If the time runs out here, the attempt continues, so that its error names the missing connection.
+            // If the time runs out here, the attempt continues, so that it fails with an error about the missing
+            // connection.
             match self.limit.deadline() {
                 Some((at, _)) => drop(within(at, || None, check).await),
                 None => check.await,
@@ -164,7 +166,7 @@ impl Attempted for OfCursor<'_> {
         false
     }
 
-    /// Pins the connection to the cursor, or to the transaction that it came from, on this server.
+    /// Pins the connection again to the cursor or to the transaction that it was taken from.
     fn keep(&mut self, _server: &Arc<Server>, connection: Connection<Endpoint>) -> Option<Connection<Endpoint>> {
         match (mem::replace(&mut self.from, TakenFrom::Pool), &self.cursor.session, self.cursor.opened_in) {
             (TakenFrom::Pool, ..) => return Some(connection),
@@ -179,7 +181,7 @@ impl Attempted for OfCursor<'_> {
     fn note(&mut self, fault: &Fault, _known: Option<SessionServer>) -> Labels {
         let opened_in = self.cursor.opened_in;
         match &mut self.cursor.session {
-            // The application does not learn of the failure, and its transaction can continue.
+            // The failure is not reported to the application, and its transaction can continue.
             InSession::Explicit(explicit) if self.closes => explicit.note(|state| state.failed_beside(fault)),
             InSession::Explicit(explicit) => explicit.note(|state| state.cursor_failed(fault, opened_in)),
             session => {

@@ -1,4 +1,4 @@
-//! The kinds of cursors, and of their time limits.
+//! The types of cursors, and the scopes of their time limits.
 
 use bson::{RawBsonRef, RawDocument};
 
@@ -8,7 +8,7 @@ use crate::client::session::name;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CursorType {
-    /// It ends.
+    /// The cursor ends.
     NonTailable,
     /// The cursor stays open, and yields documents that are added later to its capped collection.
     Tailable,
@@ -34,10 +34,11 @@ impl CursorType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutMode {
-    /// The query and all further batches together. The default for non-tailable cursors. Not allowed for tailable
-    /// cursors.
+    /// The limit covers the query and all further batches together. This is the default for non-tailable cursors, and
+    /// is not allowed for tailable cursors.
     CursorLifetime,
-    /// The query, and then each call that fetches documents. The default for tailable cursors.
+    /// The limit covers the query, and then starts again for each call that fetches documents. This is the default for
+    /// tailable cursors.
     Iteration,
 }
 

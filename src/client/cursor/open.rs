@@ -89,7 +89,7 @@ pub struct OpenCursor<'c> {
 }
 
 impl OpenCursor<'_> {
-    /// Sets the number of documents in each further batch. By default it is the `batchSize` of the command's document.
+    /// Sets the number of documents in each further batch. The default is the `batchSize` in the command's document.
     pub fn batch_size(mut self, documents: i32) -> Self {
         self.batch_size = Some(documents);
         self
@@ -102,8 +102,8 @@ impl OpenCursor<'_> {
         self
     }
 
-    /// Sets the type of the cursor that the command opens. By default the command's fields `tailable` and `awaitData`
-    /// decide, or the pipeline of a change stream.
+    /// Sets the type of the cursor that the command opens. By default, the type follows from the command's `tailable`
+    /// and `awaitData` fields, or from a pipeline that opens a change stream.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
         self.cursor_type = Some(cursor_type);
         self
@@ -132,7 +132,7 @@ impl OpenCursor<'_> {
     fn kind(&self) -> CursorType {
         match (self.cursor_type, CursorType::of(self.operation.command.body())) {
             (Some(cursor_type), _) => cursor_type,
-            // The option implies this type, except for a `find`, whose type is known.
+            // `max_await_time` implies this type, except for a `find`, whose own fields give its type.
             (None, CursorType::NonTailable) if self.max_await_time.is_some() && !self.is_find() => {
                 CursorType::TailableAwait
             }
@@ -140,7 +140,7 @@ impl OpenCursor<'_> {
         }
     }
 
-    /// Returns whether the command is a `find`. The client does not inspect a generic command.
+    /// Returns whether the command is a `find`. Returns false for a generic command, which the client does not inspect.
     fn is_find(&self) -> bool {
         self.operation.kind != Kind::Command && name(self.operation.command.body()) == Some("find")
     }
@@ -175,7 +175,8 @@ impl OpenCursor<'_> {
         // For a generic command, the application knows which options its `getMore` takes (Run Command,
         // "runCursorCommand").
         let takes_time = awaits_data || operation.kind == Kind::Command;
-        // The server would apply the time limit of the query to further batches as well.
+        // The command is sent with its time limit only in these cases. Otherwise, the server would apply the limit of
+        // the query to further batches as well.
         let is_told = time.mode == TimeoutMode::CursorLifetime || awaits_data;
         let command = operation.command.within(limit);
         let command = if is_told { command } else { command.without_max_time() };
@@ -186,10 +187,11 @@ impl OpenCursor<'_> {
             client.give_back(session, connection.as_ref());
             return Ok(None);
         }
-        // A cursor in a transaction does not belong to a change stream.
+        // Only a change stream reads this version. A cursor without a connection here is in a transaction, and thus
+        // does not belong to a change stream.
         let max_wire_version = connection.as_ref().map_or(0, |connection| connection.hello().max_wire_version);
-        // If there is no connection here, it is pinned to the transaction. The deployment is then load-balanced, and
-        // its servers are recent enough.
+        // If there is no connection here, the connection is pinned to the transaction. The deployment is then
+        // load-balanced, and its servers are recent enough.
         let takes_comment = connection.is_none() || max_wire_version >= TAKES_COMMENT;
         let session = match session {
             // This is a change stream's own session, on a server without sessions.
@@ -256,7 +258,7 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] for options that exclude each other, otherwise the errors of [`Client::run`].
+    /// [`ClientError::InvalidOption`] if options exclude each other, and the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///
@@ -268,7 +270,8 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     }
 }
 
-/// Returns the number of the session's transaction, and, behind a load balancer, a number for its queue.
+/// Returns the number of the session's transaction. Behind a load balancer, also returns the cursor's number for the
+/// transaction's queue of closing cursors.
 fn transaction_of(client: &Client, session: &InSession) -> (Option<i64>, Option<QueueNumber>) {
     let InSession::Explicit(explicit) = session else { return (None, None) };
     let opened_in = explicit.lock().open_transaction();
@@ -287,8 +290,8 @@ fn batch_size_of(body: &RawDocument) -> Option<i32> {
     of(body).or_else(|| of(body.get_document("cursor").ok()?))
 }
 
-/// Returns the query's `comment`, which each `getMore` repeats. There is none for `listCollections`, because the server
-/// itself passes its comment on (Enumerating Collections, "listCollections Database Command").
+/// Returns the query's `comment`, which each `getMore` repeats. Returns `None` for `listCollections`, because the
+/// server itself applies its comment to each `getMore` (Enumerating Collections, "listCollections Database Command").
 fn comment_of(body: &RawDocument) -> Option<RawDocumentBuf> {
     if name(body) == Some("listCollections") {
         return None;

@@ -1,4 +1,4 @@
-//! The later commands of a cursor: `getMore` and `killCursors`.
+//! The commands that follow a cursor's query: `getMore` and `killCursors`.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::pool::runtime::{Connection, boxed};
 /// The errors with which a server says that the cursor no longer exists: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
 
-/// Used where the server is already determined.
+/// The read preference of a selection whose server is already determined.
 static ANY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Nearest);
 
 /// A cursor on its server, with everything that its later commands need.
@@ -74,7 +74,7 @@ impl ServerCursor {
     pub(super) async fn fetch(mut self, id: i64, pause: Duration) -> (Self, Result<Batch, GivenUp>) {
         if !pause.is_zero() {
             let limit = self.time.of_iteration();
-            // There must be time left for the command.
+            // The pause must leave enough time for the command.
             self.client.pause(limit.left().map_or(pause, |left| pause.min(left / 4))).await;
         }
         let fetched = self.get_more(id).await;
@@ -127,8 +127,8 @@ impl ServerCursor {
     }
 
     /// Closes the cursor on the server (`killCursors`), and gives back the cursor's connection and session. `timeout`
-    /// replaces the `timeoutMS` of the query, which otherwise starts afresh. `guard` keeps the cursor in its
-    /// transaction's queue, if it is already there.
+    /// replaces the `timeoutMS` of the query, which otherwise starts again. `guard` is the cursor's place in its
+    /// transaction's queue, if the cursor has already joined the queue.
     pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>, guard: Option<QueueGuard>) {
         let limit = timeout.map_or_else(|| self.time.timeout.refreshed(), Limit::start);
         if self.has_ended_with_transaction() {
@@ -158,8 +158,8 @@ impl ServerCursor {
         self.end();
     }
 
-    /// Returns whether the cursor can no longer be reached. Behind a load balancer, it could be reached only through
-    /// the connection that its transaction was pinned to.
+    /// Returns whether the cursor can no longer be reached. Behind a load balancer, a transaction's cursor can be
+    /// reached only through the connection that the transaction is pinned to.
     fn has_ended_with_transaction(&self) -> bool {
         let (InSession::Explicit(explicit), Some(_)) = (&self.session, &self.queue_number) else { return false };
         let state = explicit.lock();
@@ -190,9 +190,9 @@ impl ServerCursor {
         }
     }
 
-    /// Waits until the server is known again, after its pool was cleared because of a network error. The wait ends with
-    /// `serverSelectionTimeoutMS`, or earlier with the limit. A client on a single thread does not wait, because this
-    /// would block the application's call.
+    /// Waits until the server is known again after a network error cleared its pool, and returns whether it is. The
+    /// wait ends after `serverSelectionTimeoutMS`, or earlier if `limit` expires. A client on a single thread does not
+    /// wait, because this would block the application's call.
     async fn is_known_again(&self, limit: Limit) -> bool {
         if matches!(self.client.deployment().background(), Some(Background::Kept(_))) {
             return false;

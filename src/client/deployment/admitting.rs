@@ -16,7 +16,8 @@ use crate::pool::error::EstablishError;
 use crate::pool::runtime::FailedConnection;
 use crate::telemetry::Log;
 
-/// Links a server's pool to the deployment: the pool asks for its terms, and reports each hello.
+/// Links a server's pool to the deployment. Through this link, the pool asks for its terms and reports the reply to
+/// each hello.
 #[derive(Debug)]
 struct Link {
     deployment: Weak<Deployment>,
@@ -102,7 +103,7 @@ impl Deployment {
         Ok(server)
     }
 
-    /// Returns the endpoints of the server's pool and of its monitor, if it has one, from these values.
+    /// Creates the endpoints of the server's pool and, if the server has a monitor, of the monitor from these values.
     pub(super) fn endpoints_of(
         self: &Arc<Self>,
         server: &Arc<Server>,

@@ -25,7 +25,7 @@ use crate::pool::service_id::ServiceId;
 /// Why a transition clears a pool.
 struct Reason {
     cause: Cause,
-    /// The generation of the connection that failed. `None` means any.
+    /// The generation of the connection that failed. `None` means any generation.
     generation: Option<u64>,
     service_id: Option<ServiceId>,
     interrupts: bool,
@@ -203,7 +203,8 @@ impl Deployment {
         });
     }
 
-    /// Adds a round trip that was measured separately from the checks. Ignored while the server is unknown.
+    /// Adds a round trip that was measured separately from the checks. The round trip is ignored while the server is
+    /// unknown.
     pub(super) fn measured(self: &Arc<Self>, monitored: &Monitored, round_trip: Duration) {
         let server = &monitored.server;
         self.apply(None, |state, before| {
@@ -212,7 +213,7 @@ impl Deployment {
                 return None;
             }
             server.add_round_trip(round_trip);
-            // The first round trip is published here, later averages by the next check.
+            // The first round trip is published here. The next check publishes later averages.
             let is_first = present.average_round_trip_time.is_none();
             is_first.then(|| before.topology.after_check(with_round_trips(server, present.clone())))?
         });
@@ -229,18 +230,19 @@ impl Deployment {
         });
     }
 
-    /// Applies a check that an overloaded server refused: the server becomes unknown, and its connections stay.
+    /// Applies a check that an overloaded server refused: the server becomes unknown, but its connections stay open.
     pub(super) fn check_refused(self: &Arc<Self>, monitored: &Monitored, cause: Cause) {
         let failed = ServerDescription::failed(monitored.server.address.clone(), cause);
         self.apply_check(monitored, None, |before| before.topology.after_check(failed));
     }
 
     /// Applies the reply to the hello of a connection that the server's pool opens, if it contains anything new
-    /// ("Clients update the topology from each handshake"). `generation` is the generation of the connection. A check
-    /// that opens the connection applies the reply itself. A load balancer describes only one of its servers.
+    /// ("Clients update the topology from each handshake"). `generation` is the generation of the connection. Ignores
+    /// the reply if a check opens the connection, because the check applies the reply itself. Also ignores the reply of
+    /// a load balancer, which describes only one of its servers.
     ///
-    /// If the server is unknown, its monitor makes it known, with its round-trip time. An invalid reply changes nothing:
-    /// the monitor's own check fails on it.
+    /// The reply does not make an unknown server known, because this is left to the monitor, which also supplies the
+    /// round-trip time. An invalid reply changes nothing, because the monitor's own check fails on it.
     pub(super) fn greeted(self: &Arc<Self>, server: &Server, hello: &HelloReply, took: Duration, generation: u64) {
         if server.uses.greeted(hello, took) || self.options().is_load_balanced() {
             return;
@@ -291,7 +293,7 @@ impl Deployment {
         });
     }
 
-    /// Applies the server's state in the `writeConcernError` of a successful reply to a write.
+    /// Applies the state change that a successful reply to a write reports in its `writeConcernError`.
     pub(crate) fn state_changed(
         self: &Arc<Self>,
         server: &Server,
@@ -307,7 +309,7 @@ impl Deployment {
     }
 
     /// Applies the failure of a server's pool to open a connection. Ignores a failed authentication during a check: the
-    /// operation's check-out will fail with the same error, and is counted instead.
+    /// operation's check-out will fail with the same error, which is then applied.
     pub(super) fn establishment_failed(self: &Arc<Self>, server: &Server, failed: &FailedConnection<'_>) {
         let error = failed.error();
         if error.stage() == Stage::Authenticate && server.uses.is_opening() {
@@ -363,14 +365,14 @@ impl Deployment {
         if let (true, Some(scanning)) = (is_applied, self.scanning())
             && matches!(kind, ErrorKind::StateChange(StateChange::NotWritablePrimary | StateChange::ShuttingDown))
         {
-            // Replaces the check that a monitor would make at once. A recovering server needs no check, because it
-            // keeps recovering for a while ("not writable primary and node is recovering").
+            // The next selection's scan replaces the check that a monitor would make at once. A recovering server needs
+            // no check, because it keeps recovering for a while ("not writable primary and node is recovering").
             scanning.mark_stale();
         }
     }
 }
 
-/// A reply to a write says in its `writeConcernError` that the server is not primary, is recovering or is shutting
+/// The `writeConcernError` in the reply to a write reports that the server is not primary, is recovering or is shutting
 /// down.
 #[derive(Debug, thiserror::Error)]
 #[error("a writeConcernError of the server says that its state has changed: {0}")]

@@ -75,7 +75,7 @@ impl Deployment {
         if self.scanning().is_some() {
             return self.finish_kept(Limit::Unset).await;
         }
-        // Operations may spawn more work all the time.
+        // Waits only for the work spawned so far, because operations may keep spawning more work.
         let spawned = mem::take(&mut self.lock().spawned);
         spawned.closed().await;
     }
@@ -90,9 +90,10 @@ impl Deployment {
         self.scanning().map_or_else(Vec::new, |scanning| scanning.kept.with(mem::take))
     }
 
-    /// Does the work that is kept for the end of a call, on a client that does not spawn it. Altogether, this work may
-    /// take up to `connectTimeoutMS`, but no more than 10 s, and no longer than the call itself. Unfinished work is
-    /// then abandoned. If the call runs out of time before the work begins, the next call does the work.
+    /// Does the work that is kept for the end of a call, on a client that does not spawn it. In total, this work may
+    /// take up to `connectTimeoutMS`, but no more than 10 s, and no longer than the time that the call has left. Work
+    /// that is unfinished by then is abandoned. If the call runs out of time before the work begins, the next call does
+    /// the work.
     pub(crate) async fn finish_kept(&self, call: Limit) {
         let mut at = None;
         loop {
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn child_does_no_work_that_its_parent_has_spawned() {
-        // The pools of a client have no tasks either.
+        // In a client, each pool does this when it is created.
         watch_forks();
         let runtime = Builder::new_current_thread().build().unwrap();
         let is_done = Arc::new(AtomicBool::new(false));

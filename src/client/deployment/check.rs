@@ -23,8 +23,8 @@ pub(super) fn hello(is_understood: bool) -> RawDocumentBuf {
 }
 
 impl Monitored {
-    /// Reads the reply to a check, and ends the events of the check. `number` is the server's number for the connection.
-    /// `round_trip` is the time that the reply took, unless the server delayed it.
+    /// Reads the reply to a check, and emits the event that ends the heartbeat. `number` is the server's number for the
+    /// connection. `round_trip` is the time that the reply took, or `None` if the server delayed the reply.
     pub(super) fn understood(
         &self,
         heartbeat: Heartbeat<'_>,

@@ -1,5 +1,5 @@
-//! The checker of a server, where there is no monitor: it checks the server on the connection that operations use, or by
-//! opening that connection (`scanning.rs` says when).
+//! Checks the servers of a deployment without monitors. A check uses the connection that operations use, or opens that
+//! connection. `scanning.rs` describes when a server is checked.
 
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,15 +23,15 @@ use crate::text::milliseconds::Milliseconds;
 /// How long a connection may be unused before its next use begins with a check (`socketCheckIntervalMS`).
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// When a server was checked and used, where there are no monitors.
+/// The times at which a server was checked and used, for a deployment without monitors.
 #[derive(Default)]
 pub(super) struct Uses(Mutex<UseTimes>);
 
 #[derive(Default)]
 pub(super) struct UseTimes {
-    /// When the last check failed, unless a later check has succeeded.
+    /// When a check last failed, unless a later check has succeeded.
     pub(super) failed: Option<Instant>,
-    /// When the last check was cut off or its authentication took too long, unless a later check has been completed.
+    /// When a check was last cut off, or last took too long to authenticate, unless a later check has been completed.
     pub(super) cut_off: Option<Instant>,
     /// When the authentication of the last check failed.
     pub(super) unauthenticated: Option<Instant>,
@@ -78,7 +78,7 @@ impl Uses {
         true
     }
 
-    /// Records the end of a scan that began at `begun`. Its operation checks out a connection next.
+    /// Records the end of a scan that began at `begun`. The operation that made the scan checks out a connection next.
     pub(super) fn scan_ended(&self, begun: Instant) {
         if let Some(refusal) = self.lock().refusal.as_mut().filter(|refusal| refusal.at >= begun) {
             refusal.at = Instant::now();
@@ -145,7 +145,7 @@ impl Deployment {
         }
     }
 
-    /// Returns whether the server has a connection, but has not been used for a while.
+    /// Returns whether the server has a connection that has not been used for a while.
     pub(super) fn was_long_idle(&self, server: &Server) -> bool {
         let is_checked = self.snapshot().topology.topology_type() != TopologyType::LoadBalanced;
         let used = server.uses.lock().used;
@@ -164,14 +164,14 @@ impl Deployment {
         was_long_idle.then(|| Box::pin(self.clone().check(server.clone())))
     }
 
-    /// Checks one server on its open connection, or opens one.
+    /// Checks one server on its open connection, or by opening a connection.
     ///
     /// A server whose connection has failed is checked once more, on a new connection ("Network or command error during
     /// server check").
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future means that the operation's time is up: the server becomes unknown.
+    /// Dropping the future is taken to mean that the operation's time is up, and the server becomes unknown.
     pub(super) async fn check(self: Arc<Self>, server: Arc<Server>) {
         let checking = Checking { monitored: self.monitored_of(&server), begun: Instant::now(), is_completed: false };
         let monitored = &checking.monitored;
@@ -196,7 +196,7 @@ impl Deployment {
         }
         match checked {
             Ok(Checked { description, took, .. }) => self.checked(monitored, description, took),
-            // The server has answered, so the connection stays ("Handling of backpressure labels").
+            // The server has answered, so the connection stays open ("Handling of backpressure labels").
             Err(Failure::Check { cause, .. }) if is_overload(&cause) => self.check_refused(monitored, cause),
             Err(Failure::Check { cause, is_timeout, .. }) => self.check_failed(monitored, cause, is_timeout),
             Err(Failure::Cancelled) => self.check_cancelled(monitored),

@@ -2,7 +2,7 @@
 //!
 //! The child inherits the memory of the monitors, but not the threads that run them, and it may inherit locks that
 //! these threads held. So the child neither uses nor drops its parent's deployment. The child starts with a new
-//! deployment, which knows nothing yet.
+//! deployment, in which no server has been checked yet.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,4 @@
-//! The events about checks. Each check that starts also ends, whatever happens to its monitor.
+//! The events about checks. Every start of a check is followed by its end, whatever happens to the monitor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::pool::error::Cause;
 
 /// The events of a server's checks: the check in progress, and the counts of checks and connections.
 ///
-/// This lock is taken after the deployment's lock. Events are queued under it, so that they are in order.
+/// The lock of this value is taken after the deployment's lock. Events are queued while it is held, so that they stay
+/// in order.
 #[derive(Default)]
 pub(super) struct Heartbeats(Mutex<State>);
 
@@ -123,7 +124,8 @@ pub(super) struct Heartbeat<'h> {
 }
 
 impl Heartbeat<'_> {
-    /// Ends the check with a reply. `round_trip` is the time that the reply took, unless the server delayed it.
+    /// Ends the check with a reply. `round_trip` is the time that the reply took, or `None` if the server delayed the
+    /// reply.
     pub(super) fn succeed(self, reply: &RawDocument, number: Option<i64>, round_trip: Option<Duration>) {
         self.finish(|current| {
             let Current { start, awaited, mut connection, .. } = current;

@@ -11,7 +11,7 @@ use crate::text::shortened::MostLogged;
 /// The target of the messages.
 const TARGET: &str = "wharf::topology";
 
-/// Returns whether the messages are read.
+/// Returns whether anything reads the messages.
 pub(super) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)
 }

@@ -16,11 +16,11 @@
 //!
 //! # Invariants
 //!
-//! - DEP-1: Each transition is applied under the lock `state`, together with the clears and readies of pools that it
-//!   causes. Pools become ready before the snapshot with the known server is published, and are cleared after the
-//!   snapshot with the unknown server (SDAM, "Connection Pool Management").
+//! - DEP-1: Each transition is applied under the lock `state`, together with its effects on pools. A pool becomes ready
+//!   before the snapshot in which its server is known is published. A pool is cleared after the snapshot in which its
+//!   server is unknown is published (SDAM, "Connection Pool Management").
 //! - DEP-2: No foreign code runs under the lock: subscribers and wakers are called after it has been released.
-//! - DEP-3: Selection takes no lock. Selection reads the snapshot, and the operation counts of at most two servers.
+//! - DEP-3: Selection takes no lock. It reads only the snapshot and the operation counts of at most two servers.
 //! - DEP-4: If a monitor is dropped while its server still belongs to the deployment, its runtime has ended. The next
 //!   operation starts all monitors again, on its own runtime.
 //! - DEP-5: A forked child does not touch anything in its parent's deployment that a lock protects. The child starts
@@ -33,8 +33,8 @@
 //! | a monitor for each server (`monitor`), with the measuring of round trips | with its server | when its server leaves, and at the close |
 //! | the lookups of an SRV name (`rescan`) | with the first operation | at the close, or once the deployment is of a type that is not looked up again |
 //!
-//! A client on a single thread has none of these tasks. The client's operations scan the servers (`scanning.rs`,
-//! `checker.rs`), and the work that other clients would spawn is kept until the end of a call (`background.rs`).
+//! A client on a single thread has none of these tasks. Its operations scan the servers (`scanning.rs`, `checker.rs`),
+//! and the work that other clients would spawn is kept until the end of a call (`background.rs`).
 //!
 //! # What writes what
 //!

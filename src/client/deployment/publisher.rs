@@ -36,7 +36,7 @@ pub(crate) struct Publisher {
     topology_id: ObjectId,
     subscribers: Vec<Arc<dyn TopologySubscriber>>,
     delivery: Delivery<TopologyEvent>,
-    /// Used for the replies in log messages.
+    /// Limits the length of replies in log messages.
     most_logged: MostLogged,
 }
 
@@ -55,8 +55,8 @@ impl Publisher {
         !self.subscribers.is_empty() || log::is_enabled()
     }
 
-    /// Queues events, in the order of these calls. Does not call foreign code. The caller then calls
-    /// [`deliver`](Self::deliver), outside all locks.
+    /// Queues events, in the order of the calls to this method, and does not call foreign code. The caller must then
+    /// call [`deliver`](Self::deliver) outside all locks.
     pub(super) fn emit<I: IntoIterator<Item = TopologyEvent>>(&self, events: impl FnOnce(ObjectId) -> I) {
         events(self.topology_id).into_iter().for_each(|event| self.delivery.emit(event));
     }

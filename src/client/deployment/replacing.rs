@@ -1,4 +1,4 @@
-//! Replaces what new connections present to the servers: the credential, TLS, and the compressors.
+//! Replaces the options that new connections use: the credential, TLS, and the compressors.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -52,14 +52,14 @@ impl Deployment {
         Ok(())
     }
 
-    /// Waits for other replacements of options.
+    /// Waits until no other replacement of options is in progress, and locks out other replacements.
     pub(super) fn replacing(&self) -> MutexGuard<'_, ()> {
-        // It guards no data.
+        // The lock protects no data.
         self.replacing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the values derived from these options, which have servers, and from the latest replacement, if there is
-    /// one.
+    /// Returns the values derived from these options, which must contain the servers, and from the latest replacement,
+    /// if there is one.
     pub(super) fn settled_now(&self, options: Options) -> Result<(Settled, TopologyDescription), InvalidOption> {
         match self.replaced.load_full() {
             Some(replaced) => self.settled_with(options.with_replaced(&replaced.options)),

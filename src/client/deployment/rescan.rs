@@ -1,4 +1,5 @@
-//! Looks up the servers of a `mongodb+srv` name, at first and then periodically (Polling SRV Records for mongos Discovery).
+//! Looks up the servers of a `mongodb+srv` name, once at the start and then periodically (Polling SRV Records for
+//! mongos Discovery).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::text::printable::PrintableError;
 ///
 /// # Cancel safety
 ///
-/// Dropping the future cancels the lookup. The [`SrvPolling`] then restarts the deployment.
+/// Dropping the future cancels the lookup. It also drops the [`SrvPolling`], so that the next operation restarts the
+/// deployment's tasks.
 pub(super) async fn run(polling: SrvPolling) {
     let deployment = &polling.deployment;
     tokio::select! {
@@ -30,7 +32,7 @@ pub(super) async fn run(polling: SrvPolling) {
 
 async fn keep_scanning(deployment: &Arc<Deployment>) {
     let mut interval = match deployment.is_resolved() {
-        // Resolved by the user, or on a different runtime.
+        // The application resolved the name, or an earlier task did so on a different runtime.
         true => SHORTEST_RESCAN,
         false => resolve(deployment).await,
     };
@@ -86,7 +88,7 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
                 deployment.unresolved(error);
             }
         }
-        // Waiting operations request another lookup, as they request checks of servers.
+        // Waiting operations request another lookup in the same way as they request checks of servers.
         let floor = Instant::now() + SHORTEST_HEARTBEAT;
         tokio::select! {
             () = alarm(pause) => {}
@@ -120,8 +122,8 @@ mod tests {
         ports.iter().map(|port| ServerAddress::parse(&format!("a:{port}")).unwrap()).collect()
     }
 
-    /// The specification's prose tests 1 to 5 and 10 to 12: the first records, later records, `srvMaxHosts`, and how many
-    /// of the earlier servers stay.
+    /// The specification's prose tests 1 to 5 and 10 to 12: the first records, later records, `srvMaxHosts`, and the
+    /// number of servers afterwards.
     #[test]
     fn servers_follow_the_records() {
         for (before, found, most, expected) in [

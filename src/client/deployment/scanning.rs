@@ -2,8 +2,8 @@
 //! "Single-threaded monitoring"; Server Selection, "Single-threaded server selection").
 //!
 //! A deployment that scans has one connection to each server, in a pool of size one that does not spawn anything.
-//! Commands and checks share it. Opening it counts as a check, and so does a hello on it. One future checks all servers
-//! concurrently.
+//! Commands and checks share this connection. Opening the connection counts as a check, and so does a hello on it. One
+//! future checks all servers concurrently.
 //!
 //! # When a scan is due
 //!
@@ -17,11 +17,12 @@
 //! Scans are at least 500 ms apart. A scan skips a server whose last check failed less than 5 s earlier (`cooldownMS`). The
 //! failure of a command does not count as a failed check, so that a retry can reach a server that lost only its connection.
 //!
-//! A failed authentication does not count either: the server answered the hello before it, and that reply is the result of
-//! the check. If the operation selects the server, its check-out fails with the authentication error. This failure
-//! counts as if the pool had opened the connection: the server becomes unknown, and the operation is retried.
-//! Otherwise, scans leave the server's description alone for 5 s, so that the server does not refuse the same password
-//! twice a second. If the operation's time ends during an authentication, the check is cut off.
+//! A failed authentication does not count either: the server has already replied to the hello, and this reply is the
+//! result of the check. If the operation selects the server, its check-out fails with the authentication error. This
+//! failure has the same effect as if the pool had failed to open a connection: the server becomes unknown, and the
+//! operation is retried. If the operation does not select the server, scans skip the server for 5 s and keep its
+//! description, so that the server does not refuse the same password twice a second. If the operation's time ends
+//! during an authentication, the check is cut off.
 //!
 //! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use: when it is
 //! selected, and before the next command of a cursor. A selection terminates, because each check counts as a use.
@@ -31,10 +32,11 @@
 //! A check takes at most `connectTimeoutMS`, or twice as long if it fails on an existing connection and opens a new
 //! connection.
 //!
-//! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan ends once half of the operation's
-//! time is used up and a server that has answered is suitable. A check that is cut off, at that point or when the time is
-//! up, counts as failed: the server becomes unknown. For the next 5 s, scans check this server only if no other server
-//! is suitable. It is not skipped altogether, because it may merely need more time than the operation had.
+//! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan therefore ends early if half
+//! of the operation's time is used up and a server that has answered is suitable. A check that is cut off, at that
+//! point or when the time is up, counts as failed: the server becomes unknown. For the next 5 s, scans check this
+//! server only if no other server is suitable. It is not skipped altogether, because it may merely need more time than
+//! the operation had.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -89,8 +91,8 @@ impl Scanning {
 /// A server, and a future that checks it.
 type Check = (Arc<Server>, Pin<Box<dyn Future<Output = ()> + Send>>);
 
-/// A scan in progress. Dropping it ends the scan, even if the operation has run out of time: the next operation does
-/// not repeat the scan.
+/// A scan in progress. Dropping it records the end of the scan, even if the operation has run out of time, so that the
+/// next operation does not repeat the scan.
 struct InProgress<'s>(&'s Scanning);
 
 impl Drop for InProgress<'_> {
@@ -152,7 +154,7 @@ impl Deployment {
             match self.try_select(&self.snapshot(), demand) {
                 Ok(Some(selected)) => {
                     if self.was_long_idle(&selected) {
-                        // A check may change the server, and thus the choice.
+                        // The check may change the server's description, and thus the choice.
                         self.clone().check(selected.server().clone()).await;
                         continue;
                     }
@@ -202,8 +204,9 @@ impl Deployment {
         state.is_stale || due.is_none_or(|due| due.is_some_and(|due| due <= Instant::now()))
     }
 
-    /// Checks all servers at once, including servers that the checks discover. Ends when all servers have answered or
-    /// failed. If a server that has answered is suitable, ends after half of the time until `deadline`.
+    /// Checks all servers at once, including servers that the checks discover. The scan ends when every server has
+    /// answered or failed. If a server that has answered is suitable, it ends after half of the time until `deadline`
+    /// at the latest.
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;

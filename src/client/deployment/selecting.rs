@@ -1,5 +1,5 @@
-//! Selects a server for an operation, and waits until there is one (Server Selection, "Multi-threaded server selection
-//! algorithm").
+//! Selects a server for an operation, and waits until a suitable server is available (Server Selection, "Multi-threaded
+//! server selection algorithm").
 
 use std::fmt;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ pub enum ServerSelectionError {
     /// The client was shut down.
     #[error("the client is shut down")]
     Closed,
-    /// The client was used outside a tokio runtime, and has never been used on a runtime.
+    /// The client was called outside a tokio runtime, and had never been used on a runtime before.
     #[error("a client needs a tokio runtime: use it on one first")]
     NoRuntime,
 }
@@ -183,7 +183,7 @@ impl Deployment {
     /// Selects a server, and starts the monitors if this is the first operation.
     ///
     /// Waits for a suitable server until `serverSelectionTimeoutMS` or the operation's deadline, whichever comes first,
-    /// asking for checks in the meantime.
+    /// and requests checks in the meantime.
     ///
     /// # Errors
     ///
@@ -307,8 +307,8 @@ impl Deployment {
         }
     }
 
-    /// Returns the limit of a selection that begins now, if it has a limit. Its limits are `serverSelectionTimeoutMS`
-    /// and the operation's deadline.
+    /// Returns the limit of a selection that begins now: `serverSelectionTimeoutMS` or the operation's deadline,
+    /// whichever comes first. Returns `None` if there is no limit.
     pub(super) fn selection_limit(&self, deadline: Option<(Instant, Duration)>) -> Option<SelectionLimit> {
         let limit = self.options().server_selection_timeout;
         let own = Instant::now().checked_add(limit);

@@ -28,7 +28,7 @@ pub(crate) enum LoggedOperation<'a> {
     Named(&'static str, Option<i64>),
 }
 
-/// Whether it was logged that the operation has to wait. The message appears once for all selections of an operation.
+/// Whether the operation's wait was already logged. The message appears only once for all selections of an operation.
 #[derive(Debug)]
 pub(crate) struct WaitLogged(AtomicBool);
 
@@ -44,13 +44,14 @@ impl WaitLogged {
     }
 }
 
-/// Returns whether messages at level `DEBUG` are read: these report the beginning and the end of each selection.
+/// Returns whether anything reads the messages at level `DEBUG`, which report the beginning and the end of each
+/// selection.
 #[inline]
 pub(crate) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)
 }
 
-/// Returns whether messages at level `INFO` are read: these report that an operation has to wait.
+/// Returns whether anything reads the messages at level `INFO`, which report that an operation has to wait.
 fn logs_waiting() -> bool {
     is_logged!(TARGET, Level::INFO)
 }

@@ -30,12 +30,12 @@ pub(crate) struct Server {
     pub(super) probe: Option<ArcSwap<Endpoint>>,
     pub(super) control: Control,
     pub(super) heartbeats: Heartbeats,
-    /// When the server's monitor or an operation began to check it.
+    /// When the monitor or an operation began to check the server.
     checks_begun: Mutex<Instant>,
     round_trips: Mutex<RoundTrips>,
     /// The shortest recent round trip, in nanoseconds.
     least_round_trip: AtomicU64,
-    /// When the server was checked and used, for scans.
+    /// The times at which the server was checked and used, for scans.
     pub(super) uses: Uses,
 }
 
@@ -57,8 +57,9 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Asks for a check at once. Ignored while a check is in progress (Server Monitoring, "Requesting an immediate
-    /// check"). A task that waits for the topology to change is notified of the check's end, and may ask again.
+    /// Requests a check at once. The request is ignored while a check is in progress (Server Monitoring, "Requesting an
+    /// immediate check"). A task that waits for the topology to change is notified when the check ends, and may then
+    /// request another check.
     pub(super) fn ask(&self) {
         // ORD: Acquire; pairs with the Release in `set_checking`. See there.
         if !self.is_checking.load(Ordering::Acquire) {
@@ -67,7 +68,7 @@ impl Control {
     }
 
     /// Records whether a check is in progress. The monitor records the end of a check before it applies the result and
-    /// notifies the waiting tasks. A task listens before it asks for a check. Listening and notifying take the lock of
+    /// notifies the waiting tasks. A task listens before it requests a check. Listening and notifying take the lock of
     /// the event. If the task listens first, its request may be ignored, but it is notified. If the monitor notifies
     /// first, the task sees the record.
     pub(super) fn set_checking(&self, on: bool) {
@@ -75,7 +76,7 @@ impl Control {
         self.is_checking.store(on, Ordering::Release);
     }
 
-    /// Takes back a cancellation that no check noticed. The pool is already cleared, so connections from before the
+    /// Withdraws a cancellation that no check has noticed. The pool is already cleared, so connections from before the
     /// clear can cause no further cancellation.
     pub(super) fn forget_cancellation(&self) {
         // Consumes the stored notification, if there is one.
@@ -96,7 +97,8 @@ impl Control {
 
     /// Completes when the monitor must end.
     pub(super) async fn ended(&self) {
-        // The future receives notifications from here on, so that it cannot miss an end after the check below.
+        // The future receives notifications from here on, so that it cannot miss a notification that is sent after
+        // `has_ended` was read.
         let end = self.end.notified();
         if !self.has_ended() {
             end.await;
@@ -139,8 +141,8 @@ impl Server {
         self.note(&round_trips);
     }
 
-    /// Forgets the round-trip times, because the server is unknown. The lock of the deployment is held, so that no check
-    /// applies the old times.
+    /// Forgets the round-trip times, because the server is unknown. The caller holds the deployment's lock, so that no
+    /// check applies the old times.
     pub(super) fn forget_round_trips(&self) {
         let mut round_trips = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
         *round_trips = RoundTrips::default();
@@ -185,7 +187,7 @@ pub(crate) struct Member {
     handles: [Selected; HANDLES],
 }
 
-/// A server that an operation is using. While an operation holds this value, it counts as in progress.
+/// A server that an operation is using. The operation counts as in progress while it holds this value.
 #[derive(Debug, Clone)]
 pub(crate) struct Selected(Arc<CachePadded<Arc<Server>>>);
 

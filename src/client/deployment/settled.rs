@@ -11,14 +11,14 @@ pub(super) struct Settled {
     pub(super) options: Arc<Options>,
     /// Creates the endpoints of pools.
     pub(super) endpoints: Endpoints,
-    /// Creates the endpoints of monitors. They have no credential, because monitors do not authenticate.
+    /// Creates the endpoints of monitors. These endpoints have no credential, because monitors do not authenticate.
     pub(super) probes: Endpoints,
 }
 
 /// The latest options that replaced the credential, TLS and the compressors.
 pub(super) struct Replaced {
     pub(super) options: Options,
-    /// The values derived from them. `None` if the servers were not known.
+    /// The values derived from these options. `None` if the servers were not known yet.
     pub(super) settled: Option<Settled>,
 }
 

@@ -60,8 +60,9 @@ impl Snapshot {
         })
     }
 
-    /// Returns the newest wire version that all of these servers support. Returns `None` if no server's version is
-    /// known, for instance behind a load balancer.
+    /// Returns the maximum wire version of the server that writes go to. Unless there is exactly one such server,
+    /// returns the newest version that all known servers support. Returns `None` if no server's version is known, for
+    /// instance behind a load balancer.
     pub(crate) fn write_wire_version(&self) -> Option<i32> {
         let known = self.may_be_written().filter(|server| server.server_type != ServerType::LoadBalancer);
         known.map(|server| server.max_wire_version).min()
@@ -97,8 +98,8 @@ impl Snapshot {
         self.member(address).filter(|_| is_known).map(|member| member.select())
     }
 
-    /// Selects the only server that writes can go to, if the request needs this server. This is the usual case: no
-    /// allocation, no random number.
+    /// Selects the only server that writes can go to, if the request needs this server. This is the usual case, and
+    /// needs neither an allocation nor a random number.
     #[inline]
     pub(super) fn select_writable(&self, access: Access<'_>) -> Option<Selected> {
         let by_primary = match access {

@@ -27,7 +27,8 @@ use crate::text::printable::PrintableError;
 
 /// The servers of a client, with their pools and monitors.
 pub(crate) struct Deployment {
-    /// The options as the application gave them. These options have no servers until an SRV name is resolved.
+    /// The options as the application gave them. They contain no servers if the application gave an SRV name that was
+    /// not resolved.
     given: Arc<Options>,
     /// The handshake of all connections, which is known before the servers are.
     handshake: Arc<Handshake>,
@@ -35,7 +36,7 @@ pub(crate) struct Deployment {
     pub(super) settled: OnceLock<Arc<Settled>>,
     /// The latest credential, TLS options and compressors, if the application has replaced them (`replacing.rs`).
     pub(super) replaced: ArcSwapOption<Replaced>,
-    /// Held while the replacement changes, or the servers become known.
+    /// Held while options are replaced, and while the servers become known.
     pub(super) replacing: Mutex<()>,
     /// Replaces the system's resolver for the SRV name.
     pub(super) resolver: Option<Resolver>,
@@ -50,7 +51,7 @@ pub(crate) struct Deployment {
     pub(super) snapshot: ArcSwap<Snapshot>,
     /// The number of the monitors' current start, or 0 if they are not running. Each operation reads this value.
     running: AtomicU64,
-    /// Whether the deployment is closed, for a forked child.
+    /// Whether the deployment is closed. A forked child reads this copy, because it must not take the lock.
     was_closed: AtomicBool,
     /// Whether the pools account for the holders of their connections. Written under the lock.
     pub(super) accounts_for_holders: AtomicBool,
@@ -100,8 +101,8 @@ pub(super) struct State {
     closed: Vec<Arc<Server>>,
 }
 
-/// A task's handle to the server that it checks: a monitor's task, or a scan. If the value drops while the server still
-/// belongs to the deployment, the runtime has ended.
+/// The handle of a monitor's task, or of a scan, to the server that it checks. If the handle is dropped while the
+/// server still belongs to the deployment, the runtime has ended.
 pub(super) struct Monitored {
     pub(super) deployment: Arc<Deployment>,
     pub(super) server: Arc<Server>,
@@ -110,7 +111,7 @@ pub(super) struct Monitored {
 }
 
 impl Monitored {
-    /// Drops this value without concluding that the runtime has ended.
+    /// Drops this value without recording that the runtime has ended.
     pub(super) fn forget(mut self) {
         self.start = NEVER;
     }
@@ -152,7 +153,7 @@ pub(super) struct SrvPolling {
 }
 
 impl SrvPolling {
-    /// Drops this value without concluding that the runtime has ended.
+    /// Drops this value without recording that the runtime has ended.
     pub(super) fn forget(mut self) {
         self.start = NEVER;
     }
@@ -224,7 +225,7 @@ impl Deployment {
     }
 
     fn of(parts: Parts) -> Arc<Self> {
-        // Done here, because pools are created under the lock, and `tracing` subscribers may not be called there.
+        // Done here, because pools are created under the lock, and `tracing` subscribers must not be called there.
         watch_interest();
         let members = parts.topology.servers().map(|_| None).collect();
         Arc::new(Self {
@@ -249,7 +250,7 @@ impl Deployment {
     }
 
     /// Returns the deployment of a forked child. Takes no lock, because a thread that does not exist in the child may
-    /// hold it.
+    /// have held it when the process forked.
     pub(super) fn successor(&self) -> Arc<Self> {
         let settled = self.settled.get().cloned();
         let topology = settled.as_ref().and_then(|settled| TopologyDescription::of_options(&settled.options).ok());
@@ -360,7 +361,7 @@ impl Deployment {
         let members = members.collect();
         let snapshot = Snapshot::new(topology, members);
         if snapshot.topology.topology_type() == TopologyType::LoadBalanced {
-            // Not monitored, so always ready (Load Balancers, "Connection Pooling").
+            // A load balancer is not monitored, so its pool is always ready (Load Balancers, "Connection Pooling").
             let members = snapshot.members().iter().flatten();
             after.changes.extend(members.map(|member| (member.server.clone(), member.server.pool.begin_ready())));
         }
@@ -377,7 +378,7 @@ impl Deployment {
         &self.changed
     }
 
-    /// Returns the runtime of the monitors, once there is one.
+    /// Returns the runtime of the monitors, or `None` before the first operation.
     pub(crate) fn home(&self) -> Option<Handle> {
         self.lock().home.clone()
     }
@@ -472,8 +473,8 @@ impl Deployment {
         !self.is_closed() && !self.snapshot.load().has(server)
     }
 
-    /// Asks all monitors for a check at once, or for another lookup if the SRV name is not resolved. The calling task
-    /// must already listen to [`changed`](Self::changed).
+    /// Requests a check from every monitor at once, and another lookup if the SRV name is not resolved. The calling
+    /// task must already be listening to [`changed`](Self::changed).
     pub(crate) fn request_checks(&self) {
         if !self.is_resolved() {
             self.srv_control.ask();
@@ -548,7 +549,7 @@ impl fmt::Debug for Deployment {
     }
 }
 
-/// The time of a check, as recorded in descriptions.
+/// Returns the current time, in the form in which descriptions record the time of a check.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -32,8 +32,8 @@ impl Attempts {
         &self.avoided
     }
 
-    /// Returns whether only the time limit prevented another attempt, once the attempts have ended (Client Side
-    /// Operations Timeout, "Retryability").
+    /// Returns whether the attempts have ended only because of the time limit (Client Side Operations Timeout,
+    /// "Retryability").
     pub(super) fn are_late(&self) -> bool {
         self.is_late
     }
@@ -74,8 +74,8 @@ impl Attempts {
         true
     }
 
-    /// Adds a server to the avoided servers, unless it is one of them: with a time limit, there may be any number of
-    /// attempts.
+    /// Adds a server to the avoided servers, unless it is already one of them. With a time limit, the number of
+    /// attempts is not limited, so the list must not grow with each attempt.
     fn avoid(&mut self, server: Option<ServerAddress>) {
         self.avoided.extend(server.filter(|server| !self.avoided.contains(server)));
     }

@@ -13,7 +13,7 @@ use crate::client::{ClientBulkWriteFailure, WriteFailure};
 use crate::endpoint::{CommandError, OperationError, ServerError};
 use crate::pool::error::Labels;
 
-/// The part of an error that holds the answers.
+/// The part of an error that the accessors read.
 #[derive(Clone, Copy)]
 pub(super) enum Told<'e> {
     Selection(&'e ServerSelectionError),
@@ -50,12 +50,13 @@ impl<'e> Told<'e> {
     /// Finds the client's error in an application's error: the error itself, or the first client error among its
     /// sources.
     ///
-    /// An error that displays another error unchanged (`#[error(transparent)]`) also takes over its source. So the
-    /// client's error may be missing from the chain of sources, although its parts are in the chain.
+    /// An error with `#[error(transparent)]` displays another error unchanged, and also returns the source of that
+    /// error as its own. The chain of sources may therefore lack the client's error, but contain the parts of the
+    /// client's error.
     fn find_in(error: &'e (dyn StdError + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
-            // The type of a boxed source is the box.
+            // A boxed source has the type of the box, not the type of the error in the box.
             let client = error
                 .downcast_ref::<ClientError>()
                 .or_else(|| error.downcast_ref::<Box<ClientError>>().map(|boxed| &**boxed))
@@ -76,7 +77,7 @@ impl<'e> Told<'e> {
         None
     }
 
-    /// Returns the underlying error, if this error only adds where it occurred.
+    /// Returns the underlying error, if this error only adds context to it.
     fn reported(self) -> Option<&'e ClientError> {
         match self {
             Self::Repeated(last) => Some(last),
@@ -119,7 +120,7 @@ impl ClientError {
         Told::of(self)
     }
 
-    /// Returns the underlying error, if this error only adds where it occurred.
+    /// Returns the underlying error, if this error only adds context to it.
     fn reported(&self) -> Option<&Self> {
         self.told().reported()
     }
@@ -139,7 +140,7 @@ impl ClientError {
         self.server_error().map(|error| &*error.code_name).or_else(of_concern).filter(|name| !name.is_empty())
     }
 
-    /// Returns the labels that the server, the check-out or the client gave the error.
+    /// Returns the labels that the server, the check-out or the client added to the error.
     #[must_use]
     pub fn labels(&self) -> Labels {
         let own = match self.told() {
@@ -201,11 +202,11 @@ impl ClientError {
         matches!(self.code(), Some(DUPLICATE_KEY | 11_001 | 12_582))
     }
 
-    /// Returns whether any kind of operation may be run again: nothing was executed and another attempt may succeed, or
-    /// the server says so with the label `RetryableError`.
+    /// Returns whether the operation may be run again, whatever its kind: nothing was executed and another attempt may
+    /// succeed, or the server says so with the label `RetryableError`.
     ///
-    /// The client has already retried it where that was safe. For an operation in a transaction, run the whole transaction
-    /// again if the error has the label `TransientTransactionError`.
+    /// The client has already retried the operation where this was safe. For an operation in a transaction, run the
+    /// whole transaction again if the error has the label `TransientTransactionError`.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self.told() {
@@ -220,7 +221,7 @@ impl ClientError {
         }
     }
 
-    /// Returns the address of the last attempt's server, if there was a server.
+    /// Returns the address of the last attempt's server, if a server was selected.
     #[must_use]
     pub fn address(&self) -> Option<&str> {
         let own = match self.told() {
@@ -232,7 +233,7 @@ impl ClientError {
         own.or_else(|| self.reported()?.address())
     }
 
-    /// Returns the failure of the last attempt, if there was a server for it.
+    /// Returns the failure of the last attempt, if a server was selected for it.
     #[must_use]
     pub fn operation_error(&self) -> Option<&OperationError> {
         match self.told() {
@@ -250,8 +251,8 @@ impl ClientError {
     /// Returns the server's error, if the server reported one: about the command, about a refused connection or
     /// authentication, or the first of [`WriteFailure::errors`](crate::client::WriteFailure::errors).
     ///
-    /// A write that was executed without meeting its write concern does not have this error: see
-    /// [`write_concern_error`](Self::write_concern_error).
+    /// For a write that was executed without meeting its write concern, see
+    /// [`write_concern_error`](Self::write_concern_error) instead.
     #[must_use]
     pub fn server_error(&self) -> Option<&ServerError> {
         match self.told() {

@@ -1,4 +1,4 @@
-//! A table of the answers that each client error gives.
+//! A table of the values that the accessors of each client error return.
 
 use std::io;
 use std::sync::Arc;
@@ -228,7 +228,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
             FailedOperation::selection(selection(true), lost).into(),
             Answers { labels: lost, is_timeout: true, is_retryable: true, ..NOTHING },
         ),
-        // The server's errors of commands.
+        // The server's errors for commands.
         (of_operation(server(refusal(11_000, "DuplicateKey"))), duplicate_key()),
         (of_operation(server(refusal(11_601, "Interrupted"))), by_server(11_601, "Interrupted")),
         (
@@ -252,7 +252,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
             ClientError::from(FailedOperation::operation(server(refusal(112, "WriteConflict")).into(), lost)),
             Answers { labels: lost, ..by_server(112, "WriteConflict") },
         ),
-        // Timeouts of a command, by the client and by the server.
+        // Timeouts of a command, in the client and on the server.
         (of_operation(timeout(CommandTimeoutError::Unsent)), Answers { is_timeout: true, ..AT_SERVER }),
         (of_operation(timeout(CommandTimeoutError::Receiving)), Answers { is_timeout: true, ..AT_SERVER }),
         (of_operation(network(io::ErrorKind::TimedOut)), Answers { is_timeout: true, ..AT_SERVER }),

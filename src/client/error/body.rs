@@ -7,8 +7,8 @@ use super::ClientError;
 use super::answers::client_error_in;
 
 /// An error that the body of a transaction returns. A [`ClientError`] must convert into this type. The type must
-/// implement [`Error`](StdError), or dereference to a type that does, such as `Box<dyn Error + Send + Sync>` and
-/// `anyhow::Error`.
+/// implement [`Error`](StdError), or dereference to a type that does, as `Box<dyn Error + Send + Sync>` and
+/// `anyhow::Error` do.
 ///
 /// The original `ClientError` must be among the error's sources, or the transaction is not repeated. The attribute
 /// `#[from]` of `thiserror` ensures this, even with `#[error(transparent)]`. The compiler infers `Kind`.

@@ -30,7 +30,7 @@ pub enum GridFsProblem {
         /// The actual length in bytes.
         actual: u64,
     },
-    /// The file has more chunks than a chunk's number can count: 2,147,483,647.
+    /// The file has too many chunks: the number of a chunk is at most 2,147,483,647.
     TooManyChunks,
     /// The upload has ended, so it takes no more bytes and cannot be aborted.
     Stored,

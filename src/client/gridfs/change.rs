@@ -1,4 +1,4 @@
-//! Files that are deleted or renamed, and buckets that are dropped.
+//! Deletes and renames files, and drops buckets.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ enum Change {
     Drop,
 }
 
-/// A deletion or a new name: [`GridFsBucket::delete`], [`GridFsBucket::rename`] and others.
+/// A deletion or a rename: [`GridFsBucket::delete`], [`GridFsBucket::rename`] and others.
 #[must_use = "it is sent when it is awaited or run"]
 pub struct ChangeFiles<'b, C = Client> {
     bucket: &'b GridFsBucket<C>,

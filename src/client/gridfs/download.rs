@@ -96,9 +96,9 @@ call!(OpenDownloadStreamByName => GridFsDownloadStream<C>, GridFsDownloadStream:
 /// A download, which is an [`AsyncRead`] and an [`AsyncBufRead`]: [`GridFsBucket::open_download_stream`]. With
 /// [`single::Client`](crate::single::Client) it is a [`Read`](io::Read) and a [`BufRead`](io::BufRead).
 ///
-/// The first read queries the chunks. The download holds one batch of chunks, and lends the bytes out from this batch.
-/// Each chunk must have the number and the length that follow from the file's document. Chunks beyond the file's end
-/// are not read.
+/// The first read queries the chunks. The download holds one batch of chunks, and reads take their bytes from this
+/// batch. Each chunk must have the number and the length that follow from the file's document. Chunks beyond the file's
+/// end are not read.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ pub struct GridFsDownloadStream<C: AnyClient = Client> {
     file: FilesCollectionDocument,
     limit: Limit,
     source: Source,
-    /// The number of the current chunk, or else of the next chunk.
+    /// The number of the current chunk, or of the next chunk if there is no current chunk.
     n: u64,
     /// The current chunk, and the number of its bytes that have been read.
     chunk: Option<(DocumentRange, usize)>,
@@ -145,7 +145,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
         &self.file
     }
 
-    /// Returns the time limit, which has started.
+    /// Returns the time limit, which is already running.
     pub(crate) fn limit(&self) -> Limit {
         self.limit
     }
@@ -163,7 +163,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
     pub(crate) fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         let ready = ready!(self.poll_chunk(context));
         if let Err(error) = &ready {
-            // An open cursor is closed on its server.
+            // This drops an open cursor, which closes it on its server.
             self.source = Source::Failed(error.clone());
         }
         Poll::Ready(ready)
@@ -174,7 +174,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
             match &mut self.source {
                 Source::Unopened => {
                     let (bucket, id, limit) = (self.bucket.clone(), self.file.id.clone(), self.limit);
-                    // The server closes the cursor with the last chunk.
+                    // With this limit, the server closes the cursor together with the last chunk.
                     let count = i64::try_from(self.file.chunk_count()).unwrap_or(i64::MAX);
                     self.source = Source::Opening(Box::pin(async move {
                         let chunks = bucket.chunks().find(doc! { "files_id": id }).sort(doc! { "n": 1 }).limit(count);

@@ -67,7 +67,7 @@ impl FilesCollectionDocument {
     }
 }
 
-/// Takes a whole number, which may have any numeric type (GridFS, "Files collection document").
+/// Removes a whole number from the document, where it may have any numeric type (GridFS, "Files collection document").
 fn number<N: TryFrom<i64>>(file: &mut Document, field: &str) -> Result<N, String> {
     let number = match file.remove(field) {
         Some(Bson::Int32(number)) => Some(number.into()),

@@ -16,7 +16,8 @@ use crate::endpoint::options::PRIMARY;
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Creates the indexes before the first write, if the bucket has no file (GridFS, "Before write operations").
+    /// Creates the indexes of the bucket before the first write, unless the bucket already has files (GridFS, "Before
+    /// write operations").
     pub(super) async fn ensure_indexes(&self, limit: Limit) -> Result<(), ClientError> {
         // ORD: Relaxed; nothing is published, and looking for the indexes twice does no harm.
         if self.shared.has_indexes.load(Ordering::Relaxed) {

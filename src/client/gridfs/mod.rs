@@ -1,4 +1,4 @@
-//! Files of any length, stored as documents: GridFS.
+//! Stores files of any length as documents (GridFS).
 //!
 //! A bucket consists of two collections. Each file has a document in `fs.files`, and its content is cut into chunks in
 //! `fs.chunks`. [`Database::gridfs_bucket`] returns a bucket, an upload is an [`AsyncWrite`](tokio::io::AsyncWrite),
@@ -21,7 +21,7 @@
 //! # }
 //! ```
 //!
-//! Nothing here takes a session: an upload is not part of a transaction.
+//! None of these methods takes a session, so an upload is never part of a transaction.
 
 mod change;
 mod download;
@@ -48,7 +48,7 @@ use super::error::ClientError;
 use super::{AnyClient, Client, Collection, Database};
 use crate::endpoint::options::{InvalidOption, ReadPreference, WriteConcern};
 
-/// The default of `chunkSizeBytes`. A chunk's document then fits into 256 KiB.
+/// The default value of `chunkSizeBytes`. With this value, a chunk's document fits into 256 KiB.
 const CHUNK_SIZE: u32 = 255 * 1024;
 
 /// The size of the largest document that a server stores. A chunk must fit into it.
@@ -140,9 +140,9 @@ impl<C: AnyClient> Database<C> {
 
 /// A bucket for files: [`Database::gridfs_bucket`].
 ///
-/// A bucket is cheap to clone. The first upload through a bucket or its clones checks whether the bucket contains a
-/// file, and so does the first upload after [`drop`](Self::drop). If the bucket is empty, the upload creates the
-/// indexes that GridFS needs, unless they exist.
+/// A bucket is cheap to clone. The first upload through a bucket or any of its clones checks whether the bucket
+/// contains a file. The first upload after [`drop`](Self::drop) checks this again. If the bucket is empty, the upload
+/// creates the indexes that GridFS needs, unless they already exist.
 pub struct GridFsBucket<C = Client> {
     shared: Arc<Shared<C>>,
 }
@@ -223,12 +223,12 @@ impl<C> fmt::Debug for GridFsBucket<C> {
     }
 }
 
-/// Names a file in an error by its `_id`.
+/// Returns the text that identifies a file in an error by its `_id`.
 fn with_id(id: &Bson) -> String {
     format!("_id {id}")
 }
 
-/// Names a file in an error by its filename.
+/// Returns the text that identifies a file in an error by its filename.
 fn with_name(filename: &str) -> String {
     format!("filename {filename:?}")
 }
@@ -240,7 +240,7 @@ fn check_chunk_size(size: u32) -> Result<(), InvalidOption> {
     }
 }
 
-/// Converts a client's error into an I/O error, which keeps it as the inner error.
+/// Wraps a client's error in an I/O error, where it becomes the inner error.
 pub(crate) fn io_error(error: ClientError) -> io::Error {
     let kind = match &error {
         ClientError::GridFs { problem: GridFsProblem::Stored, .. } => io::ErrorKind::BrokenPipe,
@@ -251,8 +251,9 @@ pub(crate) fn io_error(error: ClientError) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// Gives a builder its time limit and its future. The first type is the output with any client, the second the output
-/// of the future with the asynchronous client. The builder must have a `send` method.
+/// Implements the `timeout` option, `Call`, `IntoFuture` and `Debug` for a builder. The first type is the output with
+/// any client. The second type is the output of the future with the asynchronous client. The builder must have a `send`
+/// method.
 macro_rules! call {
     ($name:ident => $output:ty, $awaited:ty: $($timeout:literal)*) => {
         impl<C: AnyClient> $name<'_, C> {

@@ -92,8 +92,8 @@ call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
 /// [`single::Client`](crate::single::Client) it is a [`Write`](io::Write).
 ///
 /// An upload buffers one chunk, and sends it when a write finds the buffer full. The file exists once
-/// [`finish`](Self::finish) or a shutdown has stored its document, after all chunks. A flush cannot send a partial
-/// chunk.
+/// [`finish`](Self::finish) or a shutdown has sent all chunks and then stored the file's document. A flush cannot send
+/// a partial chunk.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
 ///
 /// # Drop
 ///
-/// If an upload is dropped before its end, its chunks are deleted by a task in the background. With
+/// If an upload is dropped before it is finished, a task in the background deletes its chunks. With
 /// [`single::Client`](crate::single::Client), they are deleted before the drop returns. If the runtime ends first, or
 /// the client is [shut down](Client::shutdown), chunks stay on the server. To wait for the deletion, use
 /// [`abort`](Self::abort). In a forked child, the drop deletes nothing.
@@ -134,7 +134,8 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
     process: Process,
 }
 
-/// Sends a chunk, or the last commands of the upload. Returns the buffer, and the upload's documents on the server.
+/// A future that sends a chunk or the last commands of the upload. It returns the buffer, and the upload's documents on
+/// the server.
 type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Stored, Result<(), ClientError>)> + Send>>;
 
 /// The documents that this upload has, or may have, on the server. An insert that was refused as a duplicate is not
@@ -150,7 +151,8 @@ struct Stored {
 enum Chunks {
     #[default]
     None,
-    /// It is unknown whether the first chunk, with this `_id`, is stored. Other chunks may belong to another file.
+    /// It is unknown whether the first chunk, which has this `_id`, is stored. Other chunks with the file's `_id` may
+    /// belong to another file.
     First(ObjectId),
     /// The first chunk is stored, so all chunks with the file's `_id` belong to this upload.
     All,
@@ -190,7 +192,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         Poll::Ready(Ok(count))
     }
 
-    /// Returns how many bytes the buffer takes without waiting.
+    /// Returns whether the buffer accepts bytes without waiting.
     pub(crate) fn has_room(&self) -> bool {
         matches!(self.state, State::Open) && self.sending.is_none() && self.buffer.len() < self.chunk_size as usize
     }
@@ -217,7 +219,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         }
     }
 
-    /// Sends the rest of the bytes, and then the file's document.
+    /// Sends the remaining bytes, and then the file's document.
     pub(crate) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         match &self.state {
             State::Open => self.begin_end(),
@@ -229,7 +231,8 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         self.poll_sending(context)
     }
 
-    /// Begins to send the rest. If nothing polls the upload, this is completed in the background.
+    /// Begins to send the remaining bytes and the file's document. If the upload is then dropped, this is completed in
+    /// the background.
     fn begin_end(&mut self) {
         // While a chunk is being sent, the buffer is empty.
         let earlier = self.sending.take();
@@ -259,7 +262,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         }));
     }
 
-    /// Waits until the commands in `sending` have ended.
+    /// Waits until the commands in `sending` have completed.
     fn poll_sending(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
         let (mut buffer, stored, sent) = ready!(sending.as_mut().poll(context));
@@ -287,12 +290,13 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         deleted
     }
 
-    /// Returns the error for a stream that takes no more bytes.
+    /// Returns the error for a stream that accepts no more bytes.
     fn ended(&self) -> ClientError {
         self.bucket.error(with_id(&self.id), GridFsProblem::Stored)
     }
 
-    /// Returns the work that remains for a dropped upload: deletes its chunks, or completes it if its end has begun.
+    /// Returns the work that remains for a dropped upload: deleting its chunks, or completing the upload if `finish` or
+    /// a shutdown has begun.
     fn give_up(&mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
         let sending = self.sending.take();
         let deletes = match self.state {
@@ -305,7 +309,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         if sending.is_none() && !(deletes && is_stored) {
             return None;
         }
-        // The limit covered the calls of the upload, so it starts afresh for this work.
+        // The limit applied to the calls of the upload. For this work, it starts again.
         let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit.refreshed());
         Some(async move {
             if let Some(sending) = sending {
@@ -351,11 +355,12 @@ impl<C: AnyClient> GridFsBucket<C> {
         inserted.map(drop)
     }
 
-    /// Deletes everything that an upload has stored. The document goes first, so that no file is without its chunks.
+    /// Deletes everything that an upload has stored. The file's document is deleted first, so that no file exists
+    /// without its chunks.
     async fn delete_stored(&self, id: &Bson, stored: Stored, limit: Limit) -> Result<(), ClientError> {
         if let Some(upload_date) = stored.document {
-            // It may be unknown whether the insert has arrived. The date then rules out another file with the same
-            // `_id`.
+            // If it is unknown whether the insert has arrived, another file may have the same `_id`. The date keeps
+            // that file from being deleted.
             self.files().delete_one(doc! { "_id": id, "uploadDate": upload_date }).begin(limit).await?;
         }
         let chunks = match stored.chunks {
@@ -410,7 +415,7 @@ impl GridFsUploadStream {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] of the first command that failed.
+    /// The [`ClientError`] of the first command that failed.
     ///
     /// # Cancel safety
     ///
@@ -440,7 +445,8 @@ impl AsyncWrite for GridFsUploadStream {
         self.get_mut().poll_add(context, bytes).map_err(io_error)
     }
 
-    /// Sends a full chunk. After the shutdown has begun, waits for its end: adapters flush at each poll of a shutdown.
+    /// Sends a full chunk. Once a shutdown has begun, waits for the shutdown to complete instead, because adapters
+    /// flush at each poll of a shutdown.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = match this.state {

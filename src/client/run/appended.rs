@@ -83,7 +83,7 @@ impl Running<'_> {
         if (is_write || writes_its_result) && !*is_in_transaction {
             append_write_concern(appended, client, operation);
         }
-        // A standalone does not know read preferences.
+        // A standalone server does not support read preferences.
         if !*is_in_transaction
             && known.has_cluster_time
             && let Some(preference) = usual_preference(client, operation)
@@ -98,8 +98,8 @@ impl Running<'_> {
     }
 }
 
-/// Returns an option of a write that servers before MongoDB 4.4 would silently ignore, if the write has one (Index
-/// Management, "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
+/// Returns the name of an option of the write that servers before MongoDB 4.4 would silently ignore, if the write has
+/// such an option (Index Management, "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
 #[cold]
 fn ignored_before_4_4(operation: &Operation<'_>, is_unacknowledged: bool) -> Option<&'static str> {
     let in_statements =

@@ -1,4 +1,4 @@
-//! Operations, which the engine runs.
+//! Implements the interface through which the engine runs operations.
 
 use super::super::Client;
 use super::super::engine::{Attempted, Common, Target, Tried, found_no_server, refused};
@@ -27,7 +27,7 @@ impl Attempted for Running<'_> {
         (&mut self.session, self.client)
     }
 
-    /// This is the usual case: the server is known, nothing is pinned, and there is no observer.
+    /// Selects a server in the usual case: the server is known, nothing is pinned, and there is no observer.
     #[inline]
     fn select_at_once(&self, avoid: &[ServerAddress]) -> Option<Selected> {
         let is_usual = avoid.is_empty() && !self.is_in_transaction && !self.observation.is_observed();
@@ -97,8 +97,8 @@ impl Attempted for Running<'_> {
         }
     }
 
-    /// Anything but a read might write. An aggregation that writes its result is a read that must not be executed
-    /// twice.
+    /// Any operation other than a read may write. An aggregation that writes its result is sent as a read, but must not
+    /// be executed twice.
     #[inline]
     fn may_write(&self) -> bool {
         self.operation.kind != Kind::Read || self.retryability == Retryability::OtherWrite
@@ -145,7 +145,7 @@ impl Attempted for Running<'_> {
 }
 
 impl Running<'_> {
-    /// Returns the operation's requirement for its server.
+    /// Returns what the operation requires of its server.
     #[inline]
     fn access(&self) -> Access<'_> {
         match (self.operation.kind, self.operation.read_preference) {

@@ -9,8 +9,8 @@ use bson::{RawDocument, Timestamp};
 use super::elements;
 use crate::endpoint::wire::element::{self, TIMESTAMP};
 
-/// The longest `$clusterTime` that is kept, in bytes. A genuine `$clusterTime` is shorter than 200 bytes, and every
-/// command carries it.
+/// The maximum length in bytes of a `$clusterTime` that the client keeps. Every command carries it, and a genuine
+/// `$clusterTime` is shorter than 200 bytes.
 const LONGEST: usize = 1_024;
 
 /// A `$clusterTime` that a server sent. Never changed, only replaced.
@@ -84,8 +84,8 @@ impl SharedClusterTime {
     #[inline]
     pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let time = ClusterTime::time_of(received)?;
-        // ORD: Acquire; pairs with the Release in `replace_by`; a thread that sees a bound sends that time or a newer one.
-        // The bound only grows, so a stale value is still a bound. A time of zero means that there is no time.
+        // ORD: Acquire; pairs with the Release in `replace_by`; a thread that sees a bound sends that time or a newer
+        // one. The bound only grows, so a stale value is still a bound. A time of zero means that there is no time.
         if ordinal(time) <= self.at_least.load(Ordering::Acquire) {
             return None;
         }

@@ -1,5 +1,5 @@
-//! The commands that can be retried, and the fields that a session may add to them, determined by their names and
-//! arguments.
+//! Determines from a command's name and arguments whether the command can be retried, and which fields a session may
+//! add to it.
 
 use bson::{RawBsonRef, RawDocument};
 
@@ -7,8 +7,8 @@ use bson::{RawBsonRef, RawDocument};
 /// at most one document (Retryable Writes, "Supported Write Operations"). Commits and aborts are not included, because
 /// they follow a separate rule.
 ///
-/// `sequences` are the command's arguments outside its document, by their names: `updates`, `deletes` or `ops`.
-/// `is_unacknowledged` says whether the effective write concern is `w: 0`.
+/// `sequences` are the arguments that are sent outside the command's document, with their names: `updates`, `deletes`
+/// or `ops`. `is_unacknowledged` says whether the effective write concern is `w: 0`.
 pub fn is_retryable_write<'a>(
     command: &'a RawDocument,
     sequences: impl IntoIterator<Item = (&'a str, &'a RawDocument)>,
@@ -62,7 +62,8 @@ pub fn writes_its_result(aggregate: &RawDocument) -> bool {
     last.and_then(name).is_some_and(|stage| matches!(stage, "$out" | "$merge"))
 }
 
-/// Returns whether a command with this name takes a read concern from the client (Read and Write Concern, "Read Concern").
+/// Returns whether a command with this name takes a read concern from the client (Read and Write Concern, "Read
+/// Concern").
 pub fn takes_read_concern(name: &str) -> bool {
     matches!(name, "aggregate" | "count" | "distinct" | "find")
 }
@@ -98,7 +99,8 @@ fn is_true(statement: &RawDocument, field: &str) -> bool {
         Ok(Some(RawBsonRef::Int64(value))) => value != 0,
         Ok(Some(RawBsonRef::Double(value))) => value != 0.0,
         Ok(None) => false,
-        // The server refuses any other form. The statement must not be sent with a number.
+        // The server refuses a value of any other type. A `multi` of another type must not be sent with a transaction
+        // number.
         Ok(Some(_)) | Err(_) => true,
     }
 }

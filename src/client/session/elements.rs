@@ -1,13 +1,13 @@
-//! The elements that sessions append to commands, encoded one after another without a document around them.
+//! The elements that sessions append to commands, encoded one after another without an enclosing document.
 //!
 //! The client appends them to a command's document when it encodes the message. So the application's document is
-//! neither changed nor copied, and nothing is allocated once the buffer has reached its size.
+//! neither changed nor copied, and nothing is allocated once the buffer is large enough.
 
 use bson::{RawDocument, Timestamp};
 
 use super::server_session::SessionId;
 
-/// The element `$clusterTime` before its value.
+/// The part of the element `$clusterTime` that precedes its value.
 pub(super) const CLUSTER_TIME: &[u8] = b"\x03$clusterTime\0";
 
 /// The element `lsid` up to the UUID's bytes: a document of 30 bytes, which contains `id`, 16 bytes of the binary
@@ -16,7 +16,7 @@ const LSID: &[u8; 19] = b"\x03lsid\0\x1e\0\0\0\x05id\0\x10\0\0\0\x04";
 
 /// Appends `lsid`.
 pub(super) fn lsid(elements: &mut Vec<u8>, id: SessionId) {
-    // Written in a single call, because every operation does this.
+    // Appended in a single call, because every operation does this.
     let mut element = [0; LSID.len() + 16 + 1];
     element[..LSID.len()].copy_from_slice(LSID);
     element[LSID.len()..][..16].copy_from_slice(&id.bytes());
@@ -34,7 +34,7 @@ pub(super) fn transaction_number(elements: &mut Vec<u8>, number: i64) {
     elements.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Appends the fields of commands in a transaction. The first command begins the transaction.
+/// Appends the fields of a command in a transaction. `begins` says whether the command begins the transaction.
 pub(super) fn transaction(elements: &mut Vec<u8>, number: i64, begins: bool) {
     transaction_number(elements, number);
     if begins {
@@ -94,7 +94,8 @@ fn append_timestamp(elements: &mut Vec<u8>, name: &[u8], Timestamp { time, incre
     elements.extend_from_slice(&(u64::from(time) << 32 | u64::from(increment)).to_le_bytes());
 }
 
-/// Returns a length as BSON encodes it. Longer values do not fit in a message, and the encoder reports that.
+/// Returns a length as BSON encodes it. A value that is too long for an `i32` does not fit in a message either, which
+/// the encoder reports.
 fn length(bytes: usize) -> [u8; 4] {
     i32::try_from(bytes).unwrap_or(i32::MAX).to_le_bytes()
 }

@@ -10,13 +10,13 @@ use crate::pool::error::Labels;
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// A transaction must end before the next transaction starts.
+    /// The session already has a transaction in progress.
     #[error("Transaction already in progress")]
     TransactionInProgress,
     /// The session was started by another client.
     #[error("a session can only be used with the client that started it")]
     OtherClient,
-    /// There is nothing to commit or abort.
+    /// There is no transaction to commit or abort.
     #[error("No transaction started")]
     NoTransaction,
     /// The transaction was already aborted.
@@ -54,7 +54,8 @@ pub enum SessionError {
     /// time limit (`timeoutMS`) expired.
     #[error("a cursor of the transaction was still closing on its connection when the time was up (timeoutMS)")]
     CursorClosing,
-    /// A call to `with_transaction` was dropped before its end, and the abort of its transaction is still in progress.
+    /// A call to `with_transaction` was dropped before it completed, and the abort of its transaction is still in
+    /// progress.
     #[error(
         "a call of with_transaction was dropped, and its transaction is still being aborted: use the session later, or \
          another one"
@@ -66,8 +67,8 @@ pub enum SessionError {
     /// A session with `snapshot` starts a transaction.
     #[error("Transactions are not supported in snapshot sessions")]
     SnapshotTransaction,
-    /// An operation in a session with `snapshot` has its own read concern. The session sets the level and the point in time
-    /// of each command.
+    /// An operation in a session with `snapshot` has its own read concern. The session sets the level and the point in
+    /// time of each command.
     #[error("a session with snapshot sets the read concern: remove the operation's")]
     ReadConcernInSnapshot,
     /// A session with `snapshot` is used on a server older than 5.0.

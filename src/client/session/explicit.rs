@@ -23,8 +23,8 @@ const SNAPSHOT_WIRE_VERSION: i32 = 13;
 /// The properties of an operation that matter to its session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SessionUse<'a> {
-    /// Whether the operation reads. If so, its read preference applies in a transaction. A generic command counts as a
-    /// read.
+    /// Whether the operation reads. If so, its read preference applies in a transaction. A generic command is treated
+    /// as a read.
     pub is_read: bool,
     /// The level of the operation's own or inherited read concern. Not sent in a transaction.
     pub read_concern: Option<&'a str>,
@@ -38,8 +38,8 @@ pub struct SessionUse<'a> {
     pub is_unacknowledged: bool,
     /// The read preference that the application gave this operation.
     pub read_preference: Option<&'a ReadPreference>,
-    /// Whether the command may carry `afterClusterTime`: see [`takes_after_cluster_time`](super::takes_after_cluster_time).
-    /// False for a generic command.
+    /// Whether the command may carry `afterClusterTime`: see
+    /// [`takes_after_cluster_time`](super::takes_after_cluster_time). False for a generic command.
     pub takes_after_cluster_time: bool,
     /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Unused in a transaction.
     pub transaction_number: Option<i64>,
@@ -74,7 +74,7 @@ pub struct Consequence<P> {
 /// An explicit session: a series of operations in one task of an application. The operations are causally consistent by
 /// default, or belong to transactions.
 ///
-/// The session is a value without I/O. For each operation, the client calls
+/// The session does no I/O itself. For each operation, the client calls
 ///
 /// 1. [`begin`](Self::begin), before it selects a server;
 /// 2. [`append_to`](Self::append_to), right before each attempt is sent, once its connection is known;
@@ -83,8 +83,8 @@ pub struct Consequence<P> {
 ///
 /// The session can be dropped at any point, because it always records the worst case in advance.
 ///
-/// A session runs one operation at a time: methods take `&mut self`. `P` is the type of the server or connection that a
-/// transaction is pinned to.
+/// A session runs one operation at a time, so its methods take `&mut self`. `P` is the type of the server or connection
+/// that a transaction is pinned to.
 #[derive(Debug)]
 pub struct Session<P> {
     server: ServerSession,
@@ -129,8 +129,8 @@ impl<P> Session<P> {
         })
     }
 
-    /// Starts a session for an operation of several commands. It has no server session until it is [given
-    /// one](Self::give_server).
+    /// Starts a session for an operation that consists of several commands. The session has no server session until it
+    /// is [given one](Self::give_server).
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl<P> Session<P> {
         Ok(Self { has_server: false, ..Self::new(ServerSession::new(now), options, client)? })
     }
 
-    /// Gives the session a server session, if it has none. The client does so once an operation has its connection (Driver
-    /// Sessions, "Sessions and Connections").
+    /// Gives the session a server session, if it has none. The client does so once an operation has its connection
+    /// (Driver Sessions, "Sessions and Connections").
     pub fn give_server(&mut self, acquire: impl FnOnce() -> ServerSession) {
         if !self.has_server {
             self.server = acquire();
@@ -155,7 +155,7 @@ impl<P> Session<P> {
         std::mem::take(&mut self.has_server).then_some(server)
     }
 
-    /// Returns the identifier of the server session. Sessions that do not overlap may share an identifier.
+    /// Returns the identifier of the server session. Sessions that do not overlap in time may share an identifier.
     pub fn id(&self) -> SessionId {
         self.server.id()
     }
@@ -214,7 +214,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Returns a new number for a write that may be retried. All attempts use the same number.
+    /// Returns a new number for a write that may be retried. All attempts of the write use the same number.
     pub fn next_transaction_number(&mut self) -> i64 {
         self.server.next_transaction_number()
     }
@@ -244,7 +244,7 @@ impl<P> Session<P> {
     }
 
     /// Pins the transaction to the mongos or the connection of its first command. The commit can be repeated, so the
-    /// pin stays for the commit. Outside a transaction, returns the pin.
+    /// session stays pinned for the commit. Outside a transaction, returns `pinned`.
     pub fn pin(&mut self, pinned: P) -> Option<P> {
         match self.transaction.state {
             TransactionState::None | TransactionState::Aborted => Some(pinned),
@@ -254,14 +254,14 @@ impl<P> Session<P> {
         }
     }
 
-    /// Restores the pin of the transaction with this number, after a cursor took it. Returns the pin if the transaction
-    /// is over, or if an error unpinned it.
+    /// Restores the pin of the transaction with this number, after a cursor took it. Returns the pin if that
+    /// transaction has ended, or if an error unpinned it.
     pub fn pin_again(&mut self, number: i64, pinned: P) -> Option<P> {
         let has_lent_it = self.is_pin_taken() && self.server.transaction_number() == number;
         if has_lent_it { self.pin(pinned) } else { Some(pinned) }
     }
 
-    /// Unpins the session: when it ends, after an abort, and after an error that requires it.
+    /// Unpins the session. This happens when the session ends, after an abort, and after an error that requires it.
     pub fn unpin(&mut self) -> Option<P> {
         std::mem::take(&mut self.transaction.pin).held()
     }
@@ -322,7 +322,8 @@ impl<P> Session<P> {
     ///
     /// # Errors
     ///
-    /// [`SessionError`]: in a session with `snapshot`, in a transaction, or for an unacknowledged write concern.
+    /// [`SessionError`] if the session has `snapshot`, if a transaction is in progress, or if the write concern is
+    /// unacknowledged.
     pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<Option<P>, SessionError> {
         if self.is_snapshot {
             return Err(SessionError::SnapshotTransaction);
@@ -333,12 +334,12 @@ impl<P> Session<P> {
         Ok(unpinned)
     }
 
-    /// Begins an operation: checks it, and leaves a transaction that has ended. Returns the pin of the transaction that
-    /// it left.
+    /// Begins an operation: checks it, and leaves the previous transaction if that has ended. Returns the pin of the
+    /// transaction that the session left.
     ///
     /// # Errors
     ///
-    /// [`SessionError`] for an operation that the session does not support. The state is then unchanged.
+    /// [`SessionError`] for an operation that the session does not support. In that case, the state does not change.
     pub fn begin(&mut self, operation: &SessionUse<'_>) -> Result<Option<P>, SessionError> {
         if operation.is_beside_transaction {
             return Ok(None);
@@ -375,7 +376,7 @@ impl<P> Session<P> {
     ///
     /// # Errors
     ///
-    /// [`SessionError::SnapshotUnsupported`] for a server older than 5.0. Nothing is then appended.
+    /// [`SessionError::SnapshotUnsupported`] for a server older than 5.0. In that case, nothing is appended.
     pub fn append_to(
         &mut self,
         elements: &mut Vec<u8>,
@@ -466,8 +467,8 @@ impl<P> Session<P> {
         }
     }
 
-    /// Records that a command of a cursor succeeded. The cursor may have been opened in the transaction with this
-    /// number.
+    /// Records that a command of a cursor succeeded. `opened_in` is the number of the transaction that the cursor was
+    /// opened in, if any.
     pub fn cursor_succeeded(&mut self, times: &ReplyTimes<'_>, opened_in: Option<i64>) {
         if opened_in.is_some() && self.open_transaction() == opened_in {
             self.keep_token(times);
@@ -484,7 +485,7 @@ impl<P> Session<P> {
     /// Records that an attempt of an operation failed. For attempts of commits and aborts, see
     /// [`commit_failed`](Self::commit_failed) and [`abort_failed`](Self::abort_failed).
     ///
-    /// `retries_writes` says whether the operation is a write that may be retried with its number.
+    /// `retries_writes` says whether the operation is a write that may be retried with its transaction number.
     pub fn failed(&mut self, fault: &Fault, server: Option<SessionServer>, retries_writes: bool) -> Consequence<P> {
         self.mark_dirty(fault);
         if !self.is_in_transaction() {
@@ -492,7 +493,8 @@ impl<P> Session<P> {
         }
         self.transaction.command_ended(took_effect(fault));
         let labels = fault.transaction_labels();
-        // A retry after an overload needs the server that has the transaction. Without a retry, the caller unpins.
+        // A retry after an overload needs the server that has the transaction. If there is no retry, the caller unpins
+        // the session.
         let may_stay = fault.is_retryable_overload() && self.transaction.state == TransactionState::InProgress;
         let unpins = labels.contains(Labels::TRANSIENT_TRANSACTION) && !may_stay;
         Consequence { labels, unpinned: if unpins { self.unpin() } else { None } }
@@ -507,14 +509,14 @@ impl<P> Session<P> {
         }
     }
 
-    /// Records that a command that does not affect the transaction failed.
+    /// Records the failure of a command that does not affect the transaction.
     pub fn failed_beside(&mut self, fault: &Fault) -> Consequence<P> {
         self.mark_dirty(fault);
         Consequence { labels: write_labels(fault, None, false), unpinned: None }
     }
 
-    /// Records that an operation was cancelled after its command may have been sent. The end of the command will not be
-    /// noticed, so no other session may use the identifier afterwards.
+    /// Records that an operation was cancelled when its command may already have been sent. The client will not learn
+    /// when the command ends, so no other session may use the identifier afterwards.
     pub fn cut_off(&mut self) {
         self.server.cut_off();
     }
@@ -569,8 +571,8 @@ impl<P> Session<P> {
         self.transaction.begin_abort()
     }
 
-    /// Returns the command of an attempt to abort, for the database `admin`. With `has_time_limit`, the endpoint sends a
-    /// time limit, and `wTimeoutMS` is left out.
+    /// Returns the command of an attempt to abort, for the database `admin`. With `has_time_limit`, the endpoint sends
+    /// a time limit, and `wTimeoutMS` is left out.
     pub fn abort_command(&self, has_time_limit: bool) -> RawDocumentBuf {
         self.transaction.abort_command(has_time_limit)
     }

@@ -1,4 +1,4 @@
-//! Failed attempts of operations, and their meaning for retries and for transactions.
+//! Failed attempts of operations, and what they mean for retries and for transactions.
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use crate::endpoint::wire::reply::{self, MAX_TIME_MS_EXPIRED, is_retryable_code}
 use crate::endpoint::{CommandError, CommandTimeoutError, OperationError};
 use crate::pool::error::{CheckOutError, Labels};
 
-/// Retryable for reads only.
+/// An error code after which only reads are retryable.
 const READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET: i32 = 134;
-/// The write was done, but not replicated in time.
+/// The error code of a write that was executed, but not replicated in time.
 const WRITE_CONCERN_TIMEOUT: i32 = 64;
-/// The write concern cannot be met at all, now or later: `UnknownReplWriteConcern`, `UnsatisfiableWriteConcern`.
+/// The error codes for a write concern that can never be met: `UnknownReplWriteConcern` and
+/// `UnsatisfiableWriteConcern`.
 const INVALID_WRITE_CONCERNS: [i32; 2] = [79, 100];
 /// The first wire version whose servers add `RetryableWriteError` themselves: 4.4.
 const LABELLING_WIRE_VERSION: i32 = 9;
@@ -22,7 +23,7 @@ const LABELLING_WIRE_VERSION: i32 = 9;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The client refused the operation: the command is invalid or too large, the client was shut down, a server is
-    /// incompatible, or there is no runtime. Nothing was sent, and the same would happen again.
+    /// incompatible, or there is no runtime. Nothing was sent, and another attempt would fail in the same way.
     Client,
     /// No suitable server was found in time. Nothing was sent.
     Selection,
@@ -47,7 +48,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Returns whether there was a server, but no connection to it.
+    /// Returns whether a server was selected, but no connection to it was available.
     pub fn found_no_connection(self) -> bool {
         matches!(self, Self::CheckOut | Self::PoolCleared | Self::NoConnection { .. })
     }
@@ -185,7 +186,8 @@ impl Fault {
         self.labels.with(added)
     }
 
-    /// Returns the fault's labels in any command of a transaction but the commit ("Transient Transaction Error").
+    /// Returns the labels of an error of any command in a transaction except the commit ("Transient Transaction
+    /// Error").
     pub fn transaction_labels(&self) -> Labels {
         let is_transient = match self.kind {
             FaultKind::Selection | FaultKind::PoolCleared | FaultKind::Network => true,
@@ -214,7 +216,7 @@ impl Fault {
         }
     }
 
-    /// Returns whether the server's time limit expired. After this error of a commit, `with_transaction` does not
+    /// Returns whether the server's time limit expired. If a commit fails with this error, `with_transaction` does not
     /// repeat it.
     pub fn is_max_time_expired(&self) -> bool {
         self.code == MAX_TIME_MS_EXPIRED || self.write_concern_code == MAX_TIME_MS_EXPIRED
@@ -225,8 +227,8 @@ impl Fault {
         self.reached_a_server() && !self.has(Labels::NO_WRITES_PERFORMED)
     }
 
-    /// Returns whether the error shows that an attempt reached a server. For a read, such an error is reported first
-    /// (Retryable Reads, "If a retry attempt fails").
+    /// Returns whether the error shows that an attempt reached a server. A read reports such an error rather than an
+    /// error of an attempt that did not reach a server (Retryable Reads, "If a retry attempt fails").
     pub fn reached_a_server(&self) -> bool {
         match self.kind {
             FaultKind::Network | FaultKind::Malformed | FaultKind::Server | FaultKind::WriteConcern => true,

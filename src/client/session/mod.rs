@@ -2,23 +2,24 @@
 //! implements the specifications Driver Sessions, Causal Consistency, Snapshot Reads, Transactions, Retryable Reads,
 //! Retryable Writes and Client Backpressure.
 //!
-//! This layer does no I/O, runs no tasks and reads no clock: the caller passes the time and random numbers as arguments.
+//! This layer does no I/O, runs no tasks and reads no clock: the caller passes the time and random numbers as
+//! arguments.
 //!
 //! # Terms
 //!
 //! | term | meaning |
 //! | --- | --- |
-//! | server session | an identifier that the server keeps state for, and what the client knows of it |
-//! | session pool | the server sessions that no operation uses, for reuse |
+//! | server session | an identifier that the server keeps state for, and what the client knows about it |
+//! | session pool | the server sessions that no operation is using, kept for reuse |
 //! | explicit session | a session that the application starts; every other operation uses an implicit session, for that operation only |
-//! | elements | what a session adds to a command, as encoded BSON elements |
+//! | elements | the fields that a session adds to a command, as encoded BSON elements |
 //! | fault | what a failed attempt of an operation means for retries and transactions |
 //! | cluster time | the newest `$clusterTime` that a server sent, passed on with each command ("gossip") |
 //!
 //! # Why it is built this way
 //!
 //! Each command of a client uses a server session, so every command takes a session and gives it back. The pool has a
-//! stack for each core and no lock. The cluster time is read on each command, so it is an immutable value behind
+//! stack for each core and no lock. The cluster time is read for each command, so it is an immutable value behind
 //! arc-swap: reading it writes no memory that another core uses.
 //!
 //! An explicit session records the worst case before a command is sent, and the outcome afterwards. So a cancelled
@@ -26,8 +27,8 @@
 //!
 //! # Forks
 //!
-//! A session belongs to one process. A forked child discards the sessions that it inherits, including sessions that were in
-//! use during the fork.
+//! A session belongs to one process. A forked child discards the sessions that it inherits, including sessions that
+//! were in use during the fork.
 
 mod cluster_time;
 mod commands;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use quanta::Clock;
 
-/// The processor's time stamp counter, or else the system's clock, and its first reading. The lifetimes of sessions are
-/// given in minutes, so the counter is precise enough, and reading it takes a tenth of the instructions needed for the
-/// system's clock.
+/// The clock for all moments, and its first reading. The clock is the processor's time stamp counter, or else the
+/// system's clock. The lifetimes of sessions are given in minutes, so the counter is precise enough. Reading the
+/// counter takes a tenth of the instructions that reading the system's clock takes.
 static CLOCK: OnceLock<(Clock, u64)> = OnceLock::new();
 
 /// A point in time, in nanoseconds since this process first requested a moment. The range is 584 years.
 ///
-/// Each operation compares several moments, and each slot of the pool holds a moment. With an integer, comparing and
-/// storing take one instruction each.
+/// Each operation compares several moments, and each slot of the pool holds a moment. Because a moment is an integer,
+/// comparing and storing it take one instruction each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 

@@ -17,8 +17,8 @@ pub struct SessionOptions {
     /// `snapshot`: whether all reads of the session see the same point in time (Snapshot Reads). Needs MongoDB 5.0.
     /// Default: false.
     pub snapshot: bool,
-    /// `snapshotTime`: the point in time, from another session's `snapshot_time`. Default: the point in time of the first
-    /// read.
+    /// `snapshotTime`: the point in time, from another session's `snapshot_time`. Default: the point in time of the
+    /// first read.
     pub snapshot_time: Option<Timestamp>,
     /// `defaultTransactionOptions`: the options of transactions that do not set their own.
     pub default_transaction_options: TransactionOptions,
@@ -93,11 +93,11 @@ pub struct TransactionOptions {
     /// `readPreference`: must be the primary if the transaction reads.
     pub read_preference: Option<ReadPreference>,
     /// `maxCommitTimeMS`: how long the server may take to commit. Deprecated in favour of
-    /// [`default_timeout`](crate::client::StartSession::default_timeout) of the session. If that is set, this limit is
-    /// not sent.
+    /// [`default_timeout`](crate::client::StartSession::default_timeout) of the session. If the session has that limit,
+    /// `maxCommitTimeMS` is not sent.
     pub max_commit_time: Option<Duration>,
-    /// `timeoutMS`: how long the commit, the abort or the whole `with_transaction` may take; zero means no limit. Default:
-    /// the limit of [the session](crate::client::StartSession::default_timeout).
+    /// `timeoutMS`: how long the commit, the abort or the whole `with_transaction` may take; zero means no limit.
+    /// Default: the limit of [the session](crate::client::StartSession::default_timeout).
     pub timeout: Option<Duration>,
 }
 

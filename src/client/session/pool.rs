@@ -16,7 +16,8 @@ use crate::pool::sync::{Front, Placed, SlotStack, Slots};
 pub const MOST_ENDED_AT_ONCE: usize = 10_000;
 /// The greatest number of shards.
 const MOST_SHARDS: usize = 256;
-/// How often a shard discards sessions that expire soon, apart from sessions found on top.
+/// How often a shard discards the sessions that expire soon. If such a session is on top of the stack, it is also
+/// discarded when an operation takes it.
 const PRUNING: Duration = Duration::from_secs(60);
 
 /// The server sessions that no operation is using, kept for reuse (Driver Sessions, "Server Session Pool").
@@ -25,9 +26,9 @@ const PRUNING: Duration = Duration::from_secs(60);
 /// shard is empty, it takes a session from another shard, so new sessions are created only if all shards are empty.
 /// There is no order across shards.
 ///
-/// The top session of a shard is not on the stack of slots, but in a separate place in front of it. There, an operation
-/// takes one compare-and-swap instead of two. Most operations end on the thread that begins the next operation, and
-/// touch only this place.
+/// The top session of a shard is not on the stack of slots, but in a separate front. Taking a session from the front,
+/// or putting it there, needs one compare-and-swap instead of two. Most operations end on the thread that begins the
+/// next operation, and touch only the front.
 ///
 /// Taking a session and giving it back are lock-free. Memory is allocated only when a shard holds more sessions than
 /// ever before. Each session takes 48 bytes, which are never freed. About once a minute, a release to a shard discards
@@ -35,13 +36,13 @@ const PRUNING: Duration = Duration::from_secs(60);
 ///
 /// # Race window
 ///
-/// While a shard is pruned, or a session is on its way from the front to the stack, the affected sessions are in
-/// neither. A thread that searches at that moment may create a new session although an idle session exists. If two
-/// threads give sessions back at once, the earlier session may end up above the later session. Each case costs a few
-/// bytes on the server until the session expires.
+/// While a shard is being pruned, or a session is moving from the front to the stack, the affected sessions are neither
+/// in the front nor on the stack. A thread that searches at that moment may create a new session although an idle
+/// session exists. If two threads give sessions back at the same time, the earlier session may end up above the later
+/// session. Each case costs a few bytes on the server until the session expires.
 #[derive(Debug)]
 pub struct ServerSessionPool {
-    /// A power of two.
+    /// The number of shards is a power of two.
     shards: Box<[CachePadded<Shard>]>,
 }
 
@@ -72,9 +73,9 @@ impl ServerSessionPool {
 
     /// Takes a session that was used before, or creates a new session.
     ///
-    /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, and `None` in load-balanced mode, where sessions do not
-    /// expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call this only
-    /// once the connection of an operation is known to support sessions.
+    /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, and `None` in load-balanced mode, where sessions
+    /// do not expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call
+    /// this only once the connection of an operation is known to support sessions.
     pub fn acquire(&self, now: Moment, timeout: Option<Duration>) -> ServerSession {
         self.take(thread_number(), now, timeout).unwrap_or_else(|| ServerSession::new(now))
     }
@@ -107,7 +108,7 @@ impl ServerSessionPool {
     /// Takes out all sessions, and returns their identifiers, so that the caller can end them: see
     /// [`end_sessions`](Self::end_sessions).
     ///
-    /// Sessions in use come back to the pool later. Dirty and inherited sessions are not included.
+    /// Sessions in use return to the pool later. Dirty and inherited sessions are not included.
     pub fn drain(&self, now: Moment, timeout: Option<Duration>) -> Vec<SessionId> {
         let sessions = std::iter::from_fn(|| self.take(0, now, timeout));
         sessions.map(|session| session.id).collect()
@@ -208,8 +209,8 @@ impl Shard {
     }
 }
 
-/// An idle session, as stored in its slot or in front. Only the owner of the slot, or the holder of the front, reads and
-/// writes it.
+/// An idle session, as stored in its slot or in the front. Only the owner of the slot, or the holder of the front,
+/// reads and writes it.
 #[derive(Debug, Default)]
 struct Record {
     id: [AtomicU64; 2],

@@ -1,4 +1,5 @@
-//! Sessions against a real replica set of one member: the server understands the fields that they append to commands.
+//! Runs sessions against a real replica set of one member. The server must understand the fields that they append to
+//! commands.
 
 use bson::{RawDocumentBuf, rawdoc};
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};

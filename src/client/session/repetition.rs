@@ -26,12 +26,12 @@ pub enum NextStep {
     Return,
     /// Report the error.
     Report,
-    /// Report a timeout, with the error as its source and its labels.
+    /// Report a timeout that has the error as its source, and also has the error's labels.
     ReportTimeout,
 }
 
-/// The repetitions within one call to `with_transaction`. Reads no clock and generates no random numbers: both are
-/// arguments.
+/// The repetitions within one call to `with_transaction`. This type reads no clock and generates no random numbers: the
+/// caller passes the time and random numbers as arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Repetitions {
     began: Instant,
@@ -90,8 +90,9 @@ impl Repetitions {
         }
     }
 
-    /// The first repetition follows at once. The specification asks for no pause, but a commit can fail before the
-    /// client has sent anything. Without a pause, these repetitions would let no other task of their thread run.
+    /// Repeats the commit: at once the first time, and after a pause from then on. The specification requires no pause.
+    /// But a commit can fail before the client has sent anything, and repeating such a commit without a pause would
+    /// keep other tasks on the thread from running.
     fn commit_again(&mut self, now: Instant, random: f64) -> NextStep {
         let after = match self.repeated_commits {
             0 => Duration::ZERO,

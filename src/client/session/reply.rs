@@ -31,7 +31,7 @@ impl<'r> ReplyTimes<'r> {
         if is_all { times } else { Self::read_strictly(reply) }
     }
 
-    /// Adds a field, if it is one of these fields.
+    /// Stores a field, if sessions use it.
     #[inline]
     fn add(&mut self, name: &[u8], kind: u8, value: &'r [u8]) {
         let document = || (kind == DOCUMENT).then(|| RawDocument::from_bytes(value).ok()).flatten();

@@ -1,4 +1,5 @@
-//! Decides whether to retry a failed operation, how long to pause before that, and which error to report in the end.
+//! Decides whether to retry a failed operation, how long to pause before the retry, and which error to report if all
+//! attempts fail.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const ABORT_RETRIES: u32 = 2;
 /// The kinds of operations, by the conditions under which they are retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retryability {
-    /// A generic command: only after an overload, and only if both `retryReads` and `retryWrites` are on.
+    /// A generic command: retried only after an overload, and only if both `retryReads` and `retryWrites` are on.
     Command,
     /// A read that may be repeated, outside a transaction.
     Read,
@@ -114,10 +115,10 @@ impl Retries {
 
     /// Decides on the next step after a failed attempt.
     ///
-    /// `labels` are the error's labels, including the labels that the client adds. In an explicit session, they come from
-    /// [`Consequence::labels`](super::explicit::Consequence). `is_sharded` says whether the deployment is a sharded
-    /// cluster, where a retry always avoids the failed server. `random` is a number from 0 up to 1, and `left` is the
-    /// rest of the operation's time limit.
+    /// `labels` are the error's labels, including the labels that the client adds. In an explicit session, they come
+    /// from [`Consequence::labels`](super::explicit::Consequence). `is_sharded` says whether the deployment is a
+    /// sharded cluster, where a retry always avoids the failed server. `random` is a number from 0 up to 1, and `left`
+    /// is how much of the operation's time limit remains.
     pub fn after(
         &mut self,
         fault: &Fault,
@@ -178,19 +179,19 @@ fn backoff(base: Option<Duration>, retry: u32, random: f64) -> Duration {
     longest.min(MAX_BACKOFF).mul_f64(random.clamp(0.0, 1.0))
 }
 
-/// Returns the pause before a whole transaction is repeated. The first repetition is number 1. `random` is a number from 0
-/// up to 1.
+/// Returns the pause before a whole transaction is repeated. The first repetition is number 1. `random` is a number
+/// from 0 up to 1.
 pub fn transaction_backoff(repetition: u32, random: f64) -> Duration {
     let growth = 1.5_f64.powi(i32::try_from(repetition).unwrap_or(i32::MAX));
     let longest = (TRANSACTION_BASE_BACKOFF.as_secs_f64() * growth).min(TRANSACTION_MAX_BACKOFF.as_secs_f64());
     Duration::from_secs_f64(longest * random.clamp(0.0, 1.0))
 }
 
-/// The error that an operation reports if all its attempts fail ("Executing Retryable Write Commands", and Retryable Reads,
-/// "If a retry attempt fails").
+/// The error that an operation reports if all its attempts fail ("Executing Retryable Write Commands", and Retryable
+/// Reads, "If a retry attempt fails").
 ///
-/// This is the last error that shows that an attempt was made, or else the first error. From the error, the caller must
-/// be able to tell whether the operation may have been executed.
+/// This is the last error that shows that an attempt was made, or else the first error. The caller must be able to tell
+/// from the error whether the operation may have been executed.
 #[derive(Debug)]
 pub struct ErrorToReport<E> {
     error: E,
@@ -206,7 +207,7 @@ impl<E> ErrorToReport<E> {
         }
     }
 
-    /// Changes the error.
+    /// Replaces the error with the result of `change`.
     #[must_use]
     pub fn map(self, change: impl FnOnce(E) -> E) -> Self {
         Self { error: change(self.error) }

@@ -10,7 +10,7 @@ use super::elements;
 use super::moment::Moment;
 use crate::pool::runtime::{Process, random_bytes};
 
-/// A session that expires sooner than this is no longer used (Driver Sessions, "Algorithm to acquire").
+/// A session with less time left than this is no longer used (Driver Sessions, "Algorithm to acquire").
 const LEAST_LEFT: Duration = Duration::from_secs(60);
 
 /// The identifier of a server session: a UUID of version 4 that the client generates.
@@ -61,7 +61,7 @@ impl fmt::Debug for SessionId {
 /// A server session in use by one operation, or by one explicit session.
 ///
 /// Give it back with [`ServerSessionPool::release`](super::ServerSessionPool::release). If it is dropped instead, the
-/// server ends the session after a timeout without use.
+/// server ends the session after a period of inactivity.
 #[derive(Debug)]
 #[must_use]
 pub struct ServerSession {
@@ -71,14 +71,14 @@ pub struct ServerSession {
     /// The last transaction number assigned in this session; 0 if there is none.
     pub(super) transaction_number: i64,
     pub(super) is_dirty: bool,
-    /// Whether a command of the session was cancelled, and its end will not be noticed.
+    /// Whether a command of the session was cancelled, and the client will not learn when the command ends.
     pub(super) is_cut_off: bool,
     /// The process that the session belongs to.
     pub(super) process: Process,
 }
 
 impl ServerSession {
-    /// Creates a new session. The server starts it with the first command.
+    /// Creates a new session. The server starts the session when it receives the first command.
     pub fn new(now: Moment) -> Self {
         Self {
             id: SessionId::new(),
@@ -136,21 +136,21 @@ impl ServerSession {
         self.is_dirty = true;
     }
 
-    /// Records that a command of this session was cancelled after it may have been sent, and that its end will not be
-    /// noticed.
+    /// Records that a command of this session was cancelled when it may already have been sent, and that the client
+    /// will not learn when the command ends.
     pub fn cut_off(&mut self) {
         self.is_cut_off = true;
     }
 
-    /// Returns whether the server should be told that the session has ended, because it is not going back to a pool. A
-    /// dirty session is discarded.
+    /// Returns whether the server should be told that the session has ended, because the session does not return to a
+    /// pool. A dirty session is only discarded.
     pub fn is_to_be_ended(&self) -> bool {
         self.is_cut_off && !self.is_dirty && !self.process.is_ancestor()
     }
 
-    /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout` is
-    /// `logicalSessionTimeoutMinutes`, or `None` in load-balanced mode, where clients treat sessions as if they did not
-    /// expire.
+    /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout`
+    /// is `logicalSessionTimeoutMinutes`, or `None` in load-balanced mode, where clients treat sessions as if they did
+    /// not expire.
     pub(super) fn is_reusable(&self, now: Moment, timeout: Option<Duration>) -> bool {
         let is_kept = timeout.is_none_or(|timeout| self.last_use + timeout >= now + LEAST_LEFT);
         is_kept && !self.is_dirty && !self.is_cut_off && !self.process.is_ancestor()

@@ -23,7 +23,8 @@ pub enum TransactionState {
     Starting,
     /// At least one command of the transaction was sent.
     InProgress,
-    /// A commit was requested, and the session did not refuse it. The outcome does not matter.
+    /// A commit was requested, and the session did not refuse it. The state does not depend on the outcome of the
+    /// commit.
     Committed,
     /// An abort was requested.
     Aborted,
@@ -33,7 +34,7 @@ pub enum TransactionState {
 #[derive(Debug)]
 pub(super) struct Transaction<P> {
     pub(super) state: TransactionState,
-    /// The options of the transaction, including inherited ones.
+    /// The options of the transaction, including inherited options.
     pub(super) options: TransactionOptions,
     pub(super) pin: Pin<P>,
     /// The newest `recoveryToken`, which a mongos sends.
@@ -53,8 +54,8 @@ pub(super) enum Pin<P> {
     Free,
     /// Only this server or connection.
     To(P),
-    /// A connection that a command is using. The command pins the transaction to it again when it ends, unless it is
-    /// cancelled.
+    /// A connection that a command is using. When the command ends, it pins the transaction to the connection again,
+    /// unless the command was cancelled.
     Taken,
 }
 
@@ -129,7 +130,7 @@ impl<P> Transaction<P> {
         Ok(std::mem::replace(self, started).pin.held())
     }
 
-    /// Leaves a transaction that has ended, because an operation outside it begins. Returns its pin.
+    /// Leaves a transaction that has ended, because an operation begins outside a transaction. Returns the pin.
     pub(super) fn leave(&mut self) -> Option<P> {
         match self.state {
             TransactionState::None | TransactionState::Committed | TransactionState::Aborted => {
@@ -143,9 +144,9 @@ impl<P> Transaction<P> {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TransactionCutOff`] if another command still holds it. That command was cancelled, or belongs to
-    /// a cursor and is still running. An abort may go to any server, and so may a repeated commit (Transactions, "When
-    /// to unpin").
+    /// [`SessionError::TransactionCutOff`] if another command still holds the pin. That command was cancelled, or
+    /// belongs to a cursor and is still running. An abort or a repeated commit does not fail with this error, because
+    /// it may go to any server (Transactions, "When to unpin").
     pub(super) fn take_pin(&mut self) -> Result<Option<P>, SessionError> {
         let needs_pin = match self.state {
             TransactionState::Starting | TransactionState::InProgress => true,
@@ -234,8 +235,8 @@ impl<P> Transaction<P> {
         self.is_known_to_server
     }
 
-    /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's limit
-    /// and `wTimeoutMS` are left out.
+    /// Returns the command for the next attempt to commit. With a time limit for the whole operation, the server's
+    /// limit and `wTimeoutMS` are left out.
     pub(super) fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
         let before = self.commit.made;
         // If no outcome is ever reported, the commit may have taken effect.
@@ -250,9 +251,9 @@ impl<P> Transaction<P> {
         command
     }
 
-    /// Records that an attempt to commit failed. If `is_overload`, the server refused it because of overload, so it
-    /// does not count as an attempt ("Interaction with Client Backpressure"). If `took_effect`, it was sent and not
-    /// refused because of overload.
+    /// Records that an attempt to commit failed. `is_overload` says that the server refused the attempt because of an
+    /// overload, so that it does not count as an attempt ("Interaction with Client Backpressure"). `took_effect` says
+    /// that the attempt was sent, and was not refused because of an overload.
     pub(super) fn commit_failed(&mut self, is_overload: bool, took_effect: bool) {
         let CommitAttempts { made, before } = self.commit;
         let made = match (is_overload, took_effect) {
@@ -263,8 +264,8 @@ impl<P> Transaction<P> {
         self.commit = CommitAttempts { made, before: made };
     }
 
-    /// Returns the command for the next attempt to abort. With a time limit for the whole operation, `wTimeoutMS` is left
-    /// out.
+    /// Returns the command for the next attempt to abort. With a time limit for the whole operation, `wTimeoutMS` is
+    /// left out.
     pub(super) fn abort_command(&self, has_time_limit: bool) -> RawDocumentBuf {
         let mut command = rawdoc! { "abortTransaction": 1 };
         self.append_ending(&mut command, self.concern(has_time_limit));

@@ -1,4 +1,4 @@
-//! Commits and aborts, which the engine runs.
+//! Commits and aborts of transactions, which the engine runs.
 
 use std::panic::Location;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Starting a session, for both clients.
+//! Starts sessions, for `Client` and for `single::Client`.
 
 use std::fmt;
 use std::future::{IntoFuture, Ready, ready};

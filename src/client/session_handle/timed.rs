@@ -29,7 +29,7 @@ impl Session {
     }
 
     /// Returns the time limit of the next [`advance`](super::super::repeating::Repeating::advance) without starting it.
-    /// `fails` says that the body failed, in which case `advance` begins with an abort.
+    /// `fails` says whether the body failed. If it failed, `advance` begins with an abort.
     pub(crate) fn limit_of_advance(&self, fails: bool) -> Limit {
         match self.explicit().limit() {
             Some(limit) if fails => limit.unstarted(),

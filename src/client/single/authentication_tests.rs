@@ -45,8 +45,8 @@ fn answer_of_insert(number: usize) -> Answer {
     }
 }
 
-/// Returns whether an operation failed because its connection could not be authenticated, with the same error as on a
-/// pool.
+/// Returns whether an operation failed because its connection could not be authenticated. The error is the same as with
+/// a pool.
 fn is_unauthenticated(error: &ClientError) -> bool {
     matches!(error.operation_error(), Some(OperationError::CheckOut(CheckOutError::Establish(error)))
         if error.stage() == Stage::Authenticate)
@@ -94,8 +94,8 @@ fn command_fails_if_the_authentication_loses_its_connection_and_the_next_one_doe
     assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
 }
 
-/// "Authentication errors are still returned to the application immediately" (Server Discovery and Monitoring, "Why mark a
-/// server Unknown after an auth error?").
+/// "Authentication errors are still returned to the application immediately" (Server Discovery and Monitoring, "Why
+/// mark a server Unknown after an auth error?").
 #[test]
 fn refused_password_is_not_retried() {
     for tries_once in [true, false] {

@@ -1,4 +1,4 @@
-//! The runtime of a client with pools: one thread runs the tasks, and any number of calls run at the same time.
+//! The runtime of a client with pools. One thread runs the tasks, and any number of calls can run at the same time.
 
 use std::cell::Cell;
 use std::io;
@@ -16,10 +16,10 @@ use crate::pool::runtime::PerProcess;
 /// The name of the thread that drives the tasks, the sockets and the timers.
 const THREAD: &str = "wharf-blocking";
 
-/// Drives futures on the calling threads, any number of them at the same time.
+/// Drives any number of futures at the same time, each on the thread that calls.
 ///
-/// The first call starts the thread, which ends when this value is dropped. A forked child does not have its parent's
-/// thread, and starts its own.
+/// The first call starts the thread, which ends when this value is dropped. A forked child does not inherit the thread,
+/// so its first call starts a new thread.
 #[derive(Default)]
 pub(super) struct Background(PerProcess<OnceLock<Running>>);
 
@@ -43,7 +43,7 @@ impl Running {
 }
 
 impl Background {
-    /// Blocks until the call completes, and starts its limit, `running`.
+    /// Starts the call's time limit, `running`, and blocks until the call completes.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Background {
             Some(running) => &running.runtime,
             None => {
                 let started = Running::start().map_err(event_loop)?;
-                // If another call was faster, `started` is dropped, and its thread ends.
+                // If another call has stored its runtime first, `started` is dropped and its thread ends.
                 &current.get_or_init(|| started).runtime
             }
         };

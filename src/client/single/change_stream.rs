@@ -14,18 +14,18 @@ use crate::client::{self, Advanced, ClientError, read};
 /// The changes to a collection, a database or the whole cluster, in order.
 ///
 /// As an [`Iterator`], it waits for changes, and yields them as values of type `T`: owned raw documents, or, after
-/// [`typed`](Self::typed), any type that serde can read from them. Other threads can use the client between its
-/// batches. The iterator ends after an event that invalidates it, such as the drop of its collection.
+/// [`typed`](Self::typed), any type that serde can deserialize from them. Between batches, other threads can use the
+/// client. The iterator ends after an event that invalidates the stream, such as the drop of its collection.
 /// [`next_event`](Self::next_event) lends out raw events without copying them. [`next_if_any`](Self::next_if_any) does
 /// not wait for an event.
 ///
-/// Dropping a change stream closes its cursor on the server, before the drop returns.
+/// Dropping a change stream closes its cursor on the server. The drop blocks until this is done.
 ///
 /// # Failures
 ///
 /// The stream resumes as [`ChangeStream`](crate::client::ChangeStream) does. To resume, it must find a server. With
 /// `serverSelectionTryOnce=true`, the default, there is only one scan. If an election takes longer than this scan, the
-/// stream is over. With `serverSelectionTryOnce=false`, the stream waits for up to `serverSelectionTimeoutMS`.
+/// stream ends. With `serverSelectionTryOnce=false`, the stream waits for up to `serverSelectionTimeoutMS`.
 ///
 /// After [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and [`ClientError::InUse`] the stream continues.
 #[must_use = "a change stream fetches nothing before it is asked to"]
@@ -51,8 +51,8 @@ impl<T> ChangeStream<T> {
     }
 
     /// Returns the next event, or `None` if the server has none after waiting for a while (a second, or
-    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). [`is_over`](Self::is_over) says whether more
-    /// events can follow.
+    /// [`Watch::max_await_time`](crate::client::Watch::max_await_time)). In this case, [`is_over`](Self::is_over) tells
+    /// whether more events can follow.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl<T> ChangeStream<T> {
             return at_once(poll_fn(|context| stream.poll_step(context)));
         }
         loop {
-            // One call for each batch, because a call keeps other threads from using the client.
+            // Each batch is a separate call, because a call keeps other threads from using the client.
             let waiting = &mut *stream;
             let stepped = client.drive_within(waiting.limit(), move |limit| {
                 waiting.limit_event(Some(limit));
@@ -89,7 +89,7 @@ impl<T> ChangeStream<T> {
                     return Err(error);
                 }
             }
-            // The server has already waited.
+            // The server has already waited for events, so a short pause is enough.
             thread::sleep(SHORT_PAUSE);
         }
     }

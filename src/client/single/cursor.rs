@@ -13,21 +13,22 @@ use super::Client;
 use crate::client::{self, Advanced, ClientError, PAUSE, read};
 use crate::endpoint::Limit;
 
-/// How long an iterator pauses between two empty batches, if the server waits for documents. The pause is long enough
-/// for another thread that is waiting for the client to take its turn. If the server does not wait, the iterator pauses
-/// for as long as a stream.
+/// How long an iterator pauses after an empty batch from a server that waits for documents. The pause gives another
+/// thread that is waiting for the client enough time to take its turn. If the server does not wait for documents, the
+/// iterator pauses for `PAUSE`, as the asynchronous client does.
 pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of a query.
 ///
 /// As an [`Iterator`], it yields values of type `T`: owned raw documents, or, after [`typed`](Self::typed), any type
-/// that serde can read from them. [`next_document`](Self::next_document) lends out raw documents without copying them.
-/// Both ask the server for the next batch when the current batch is used up. At the end of a tailable cursor, they wait
-/// for a document. Other threads can use the client between the batches. [`next_if_any`](Self::next_if_any) does not
-/// wait for a document.
+/// that serde can deserialize from them. [`next_document`](Self::next_document) lends out raw documents without copying
+/// them. Both fetch the next batch from the server when the current batch is exhausted. At the end of a tailable
+/// cursor, they wait for a document. Between batches, other threads can use the client.
+/// [`next_if_any`](Self::next_if_any) does not wait for a document.
 ///
-/// A cursor stays on its server. Dropping the cursor before its end closes it on the server, before the drop returns.
-/// The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
+/// All batches come from the server that opened the cursor. Dropping the cursor before its end closes it on the server.
+/// The drop blocks until this is done. The cursor does not retry a failed fetch of a batch: it yields the error, and
+/// then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     client: Client,
@@ -100,7 +101,7 @@ impl<T> Cursor<T> {
             return at_once(cursor.step());
         }
         loop {
-            // One call for each batch, because a call keeps other threads from using the client.
+            // Each batch is a separate call, because a call keeps other threads from using the client.
             let waiting = &mut *cursor;
             let stepped = client.drive_within(waiting.limit(), move |limit| {
                 waiting.limit_iteration(limit);
@@ -148,7 +149,7 @@ impl<T: DeserializeOwned> Iterator for Cursor<T> {
     }
 }
 
-/// Returns the output of a future that does not wait, and so needs neither the lock nor the runtime.
+/// Polls a future that never waits, and returns its output. Such a future needs neither the lock nor the runtime.
 pub(super) fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

@@ -17,8 +17,8 @@ use super::{Client, Cursor};
 use crate::client::{ClientError, Operation};
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 
-/// Drops the value inside a runtime, where no cleanup is possible. Returns how long the cleanup takes, at the end of
-/// the call.
+/// Drops the value inside a runtime, where no cleanup is possible. Returns how long the cleanup at the end of the call
+/// takes.
 fn time_to_drop<T>(client: &Client, value: T) -> Duration {
     let begun = client.run_on_driver(async { Instant::now() }).unwrap();
     client.drive(async { drop(value) }).unwrap();
@@ -171,7 +171,7 @@ fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dropped()
         cursor.next().unwrap().unwrap();
         cursor.next().unwrap().unwrap_err();
         assert!(cursor.next().is_none() && cursor.is_over());
-        // If the close had been left to the next call, this call would do it at its end.
+        // If closing the cursor had been left to the next call, this call would close it at its end.
         ping(&client).unwrap();
         assert_eq!((in_use(), closed()), (1, 0));
         if closes {
@@ -183,7 +183,7 @@ fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dropped()
     }
 }
 
-/// Uses a client when it is dropped.
+/// A value whose destructor drops a cursor, and then uses the client.
 struct Last {
     client: Client,
     cursor: Option<Cursor>,
@@ -207,7 +207,7 @@ thread_local! {
 fn call_by_a_destructor_at_the_end_of_a_thread_fails_and_what_it_leaves_is_done_later() {
     let (outcome, outcomes) = mpsc::channel();
     let ending = thread::spawn(move || {
-        // The first value to be registered is destroyed last, after tokio's values.
+        // The thread-local value that is registered first is destroyed last, after tokio's values.
         LAST.with_borrow_mut(|last| *last = None);
         let world = World::new();
         let server = world.server(|command, _| answer_of_query(command));

@@ -107,7 +107,7 @@ impl Drop for Held<'_> {
 struct Private(Option<Runtime>);
 
 impl Private {
-    /// Returns the runtime.
+    /// Returns the runtime, and creates it if there is none.
     fn get(&mut self) -> io::Result<&Runtime> {
         let made = match self.0.take() {
             Some(runtime) => runtime,
@@ -120,8 +120,8 @@ impl Private {
 impl Drop for Private {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // An ordinary drop panics inside an asynchronous task. There is nothing to wait for, because this runtime
-            // has no threads.
+            // An ordinary drop would panic inside an asynchronous task. The runtime has no threads, so there is nothing
+            // to wait for.
             runtime.shutdown_background();
         }
     }
@@ -153,14 +153,15 @@ impl Driver {
         erased(Limit::Unset, |_| future, |running, call| self.drive(running, call))
     }
 
-    /// Blocks until the call completes. `running` is its time limit, which includes the wait for other calls. The limit
-    /// is running when the call is first polled.
+    /// Blocks until the call completes. `running` is the call's time limit, which includes the wait for other calls.
+    /// The limit is started before the call is first polled.
     ///
     /// # Errors
     ///
-    /// [`ClientError::OnRuntime`] inside a tokio runtime. This may be the client's own runtime: a subscriber that uses
-    /// the client would wait for itself. [`ClientError::EventLoop`] if the runtime cannot be created, or the thread is
-    /// ending. [`ClientError::InUse`] if other calls hold the runtime until the limit is reached.
+    /// [`ClientError::OnRuntime`] inside a tokio runtime. That runtime may be the client's own: a subscriber that uses
+    /// the client would wait for the call that runs the subscriber. [`ClientError::EventLoop`] if the runtime cannot be
+    /// created, or the thread is ending. [`ClientError::InUse`] if other calls hold the runtime until the limit is
+    /// reached.
     pub(super) fn drive(&self, running: &Cell<Limit>, call: Erased<'_>) -> Result<(), ClientError> {
         refuse_runtime()?;
         let lock = self.lock.get();
@@ -179,12 +180,12 @@ impl Driver {
     }
 }
 
-/// A call, which keeps its output to itself.
+/// A call as a future without an output. The future stores the call's output itself.
 pub(super) type Erased<'c> = Pin<&'c mut dyn Future<Output = ()>>;
 
-/// Runs the future that `begin` makes, and returns its output. `drive` runs it, and starts the limit, which `begin`
-/// receives. `drive` sees the same type for all futures, so tokio's runtime is compiled for one type instead of a
-/// hundred. The hundred types took a tenth of the crate's compile time.
+/// Runs the future that `begin` creates, and returns its output. `drive` starts the limit and polls the future. `begin`
+/// receives the started limit. For `drive`, all futures have the same type, so tokio's runtime is compiled for one type
+/// instead of a hundred. Compiling it for a hundred types took a tenth of the crate's compile time.
 pub(super) fn erased<F: Future>(
     limit: Limit,
     begin: impl FnOnce(Limit) -> F,
@@ -195,12 +196,12 @@ pub(super) fn erased<F: Future>(
     Ok(output.expect("BUG: a call was driven, and has not completed"))
 }
 
-/// Refuses a call that would block a runtime, or that has no thread to run on.
+/// Refuses a call that would block a runtime, or that is made while its thread is ending.
 pub(super) fn refuse_runtime() -> Result<(), ClientError> {
     match Handle::try_current() {
         Ok(_) => Err(ClientError::OnRuntime),
-        // The caller is the destructor of a thread-local value that runs after tokio's destructors. Running a runtime would
-        // panic.
+        // The caller is the destructor of a thread-local value, and runs after tokio's destructors. A runtime would
+        // panic there.
         Err(error) if error.is_thread_local_destroyed() => Err(event_loop(io::Error::other(error))),
         Err(_) => Ok(()),
     }
@@ -234,7 +235,8 @@ mod tests {
         }
     }
 
-    /// Runs `other` while a call on another thread is in progress. The other call ends once `is_ready` is true.
+    /// Runs `other` while a first call is in progress on another thread. The first call ends once `is_ready` returns
+    /// true or `other` has finished.
     fn beside_a_call<T: Send>(driver: &Driver, other: impl FnOnce() -> T + Send, is_ready: impl Fn() -> bool) -> T {
         let (begun, has_begun) = mpsc::channel();
         let (end, ends) = mpsc::channel::<()>();
@@ -270,7 +272,7 @@ mod tests {
 
     #[test]
     fn time_limit_includes_the_wait_for_another_call() {
-        // The runtime's virtual time stands still in the meantime.
+        // The runtime's virtual time does not advance during the wait, so the wait is measured in real time.
         let driver = Driver::of_virtual_time();
         let whole = Duration::from_secs(600);
         let left = || driver.run_within(Limit::For(whole), |limit| limit.left()).unwrap().unwrap();

@@ -10,8 +10,8 @@ use super::Client;
 use crate::client::ClientError;
 use crate::client::gridfs::{self, io_error};
 
-/// A bucket of a [`single::Client`](Client): see [`gridfs::GridFsBucket`]. The methods return builders, which `run`
-/// runs.
+/// A bucket of a [`single::Client`](Client): see [`gridfs::GridFsBucket`]. The methods return builders with a `run`
+/// method.
 pub type GridFsBucket = gridfs::GridFsBucket<Client>;
 
 /// An upload of a [`single::Client`](Client): see [`gridfs::GridFsUploadStream`].
@@ -21,7 +21,7 @@ pub type GridFsUploadStream = gridfs::GridFsUploadStream<Client>;
 pub type GridFsDownloadStream = gridfs::GridFsDownloadStream<Client>;
 
 impl GridFsUploadStream {
-    /// Drives a step of the upload.
+    /// Blocks until a step of the upload completes.
     fn drive<T>(
         &mut self,
         mut poll: impl FnMut(&mut Self, &mut Context<'_>) -> Poll<Result<T, ClientError>>,
@@ -30,8 +30,8 @@ impl GridFsUploadStream {
         client.drive_within(self.limit(), |_| poll_fn(|context| poll(self, context)))?
     }
 
-    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. Without this call, the drop
-    /// deletes the chunks.
+    /// Sends the last chunk, stores the file's document, and returns the file's `_id`. If the upload is dropped without
+    /// this call, its chunks are deleted.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Write for GridFsUploadStream {
         }
     }
 
-    /// Sends a full chunk. A partial chunk can be sent only at the end.
+    /// Sends the buffered chunk if it is full. A partial chunk can be sent only at the end.
     fn flush(&mut self) -> io::Result<()> {
         if self.has_room() { Ok(()) } else { self.drive(Self::poll_room).map_err(io_error) }
     }

@@ -47,7 +47,7 @@ impl sealed::Session for Session {
 
 impl Client {
     /// Returns a handle to a database. Sends nothing. The handle has the methods of
-    /// [`wharf::Database`](crate::Database), but builders are run with `run`:
+    /// [`wharf::Database`](crate::Database), but you call `run` on the builders instead of awaiting them:
     ///
     /// ```no_run
     /// # fn example(client: wharf::single::Client) -> Result<(), wharf::ClientError> {
@@ -121,7 +121,7 @@ fn run<P: Call<Client = Client>, R: Returned<P::Output>>(call: P) -> Result<R, C
     Ok(R::of(client, output))
 }
 
-/// Gives builders the method that runs them.
+/// Implements the `run` method for builders.
 macro_rules! calls {
     ($($builder:ident $(<$t:ident $(: $bound:path)?>)? => $output:ty,)*) => { $(
         impl<'c $(, $t $(: $bound)?)?> $builder<'c $(, $t)?, Client> {
@@ -129,8 +129,8 @@ macro_rules! calls {
             ///
             /// # Errors
             ///
-            /// The errors of the asynchronous client's builder, [`ClientError::OnRuntime`], [`ClientError::EventLoop`]
-            /// and [`ClientError::InUse`].
+            /// The same as for the asynchronous client's builder, and also [`ClientError::OnRuntime`],
+            /// [`ClientError::EventLoop`] and [`ClientError::InUse`].
             pub fn run(self) -> Result<$output, ClientError> {
                 run(self)
             }

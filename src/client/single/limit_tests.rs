@@ -1,4 +1,4 @@
-//! The `timeoutMS` of a call includes the wait for calls on other threads, and the work at its end.
+//! The `timeoutMS` of a call includes the wait for calls on other threads, and the cleanup at the end of the call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -33,7 +33,7 @@ fn server_that_may_be_dark(world: &World) -> (Server, Arc<AtomicBool>) {
     (server, is_dark)
 }
 
-/// Returns how long a call takes.
+/// Runs a call. Returns how many milliseconds it took, and its output.
 fn time<T>(client: &Client, call: impl FnOnce() -> T) -> (u128, T) {
     let now = || client.run_on_driver(async { Instant::now() }).unwrap();
     let begun = now();
@@ -108,7 +108,7 @@ fn work_that_a_call_leaves_gets_what_is_left_of_the_next_ones_time() {
     let (took, outcome) = time(&client, || client.drive_within(super::Limit::For(limit), |_| async {}));
     outcome.unwrap();
     assert!(close(&[took], &[300]), "{took} ms");
-    // The call abandons the work. Otherwise, the work would hold the server's only connection.
+    // The call has abandoned the work. Otherwise, the work would still hold the server's only connection.
     is_dark.store(false, Ordering::SeqCst);
     ping(&client).unwrap();
     assert_eq!(server.times(is_kill).len(), 1, "{:?}", server.times(|_| true));
@@ -150,7 +150,7 @@ fn call_waits_for_those_of_other_threads_only_until_its_time_is_up() {
             matches!(&outcome, Err(error @ ClientError::InUse { .. }) if error.is_timeout()),
             "{kind}: {outcome:?}"
         );
-        // Nothing was lost.
+        // The refused call had no effect, so it succeeds once the client is free.
         call().unwrap_or_else(|error| panic!("{kind}, once the client is free: {error}"));
     };
     let (find, filter) = (rawdoc! { "find": "things" }, doc! {});

@@ -1,6 +1,6 @@
 //! The client on a single thread: blocking, without threads or background tasks.
 //!
-//! This client is meant for a language runtime that embeds wharf, and for command-line tools.
+//! This client is meant for language runtimes that embed wharf, and for command-line tools.
 //!
 //! ```no_run
 //! use bson::{Document, doc};
@@ -34,15 +34,15 @@
 //! # How long a call takes
 //!
 //! A scan checks all servers at once, and ends when every check has been answered or has failed. A check takes at most
-//! `connectTimeoutMS`, or twice as long if it fails on the server's existing connection and opens a new connection.
-//! Scans skip a server for 5 s after a failed check, and scans are at least 500 ms apart. With
+//! `connectTimeoutMS`, or twice as long if it fails on the server's existing connection and then opens a new
+//! connection. Scans skip a server for 5 s after a failed check, and scans are at least 500 ms apart. With
 //! `serverSelectionTryOnce=true` (the default), the selection of a server takes at most the time of one scan, plus up
 //! to 500 ms before it. Otherwise it takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS`
-//! limits all of this. If a server that has answered is suitable, a scan may end after half of this time, so that an
-//! unresponsive server does not block operations.
+//! limits the total. If a server that has answered is suitable, a scan may end when half of the operation's time is
+//! used up, so that an unresponsive server does not block operations.
 //!
-//! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. No time limit of
-//! wharf applies to these lookups.
+//! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. None of wharf's
+//! time limits apply to these lookups.
 //!
 //! # Threads
 //!
@@ -53,9 +53,9 @@
 //!
 //! Nothing runs between calls. If a cursor or a change stream is dropped before its end, the thread that drops it
 //! closes it on the server at once. If a session is dropped with an open transaction, the thread aborts the transaction
-//! at once in the same way. At its end, a call spends at most `connectTimeoutMS` on all such work, and never more than
-//! 10 s, even if `connectTimeoutMS` is 0 (no limit). With `timeoutMS`, it spends at most the time that is left. If no
-//! time is left, the next call does the work, or else the next drop of a cursor or a change stream.
+//! at once in the same way. A call does all such work at its end, for at most `connectTimeoutMS`, and never for more
+//! than 10 s, even if `connectTimeoutMS` is 0 (no limit). With `timeoutMS`, it takes at most the time that is left. If
+//! no time is left, the work is done by the next call or by the next drop of a cursor or a change stream.
 //!
 //! # Inside of a tokio runtime
 //!
@@ -63,7 +63,7 @@
 //! call from one of the client's own subscribers, from `spawn_blocking`, or on a thread that has entered a runtime
 //! (`Runtime::enter`) fails in the same way. A call from the destructor of a thread-local value fails with
 //! [`ClientError::EventLoop`] if tokio's own thread-local values are already destroyed. The next call then does the
-//! work left by a dropped cursor or session.
+//! work that a dropped cursor or session has left behind.
 //!
 //! # Forks
 //!
@@ -130,10 +130,10 @@ use crate::telemetry::{Source, sealed};
 use background::Background;
 use driver::{Driver, erased};
 
-/// A client of a MongoDB deployment whose calls block, without threads or background tasks.
+/// A client of a MongoDB deployment with blocking calls, without threads or background tasks.
 ///
-/// The [module](self) describes it. Creating it does no I/O; it connects on first use. Dropping the last clone closes
-/// all connections.
+/// See the [module](self) for a description. Creating a client does no I/O: it connects on first use. Dropping the last
+/// clone closes all connections.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -156,8 +156,8 @@ enum Runner {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A value that was dropped inside a runtime may have left work to do. The work refers to the client, and would
-        // keep it alive.
+        // A value that was dropped inside a runtime may have left work behind. This work holds a reference to the
+        // client, which would keep the client alive.
         drop(self.client.deployment().kept());
     }
 }
@@ -239,7 +239,7 @@ impl Client {
 
     /// Creates a client with these options. Does not connect.
     ///
-    /// If `heartbeatFrequencyMS` is not set, it becomes 60 s.
+    /// `heartbeatFrequencyMS` is 60 s by default.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ impl Client {
         ClientBuilder { builder: client::Client::builder(options.without_monitors()) }
     }
 
-    /// Makes the calls of a client with pools and monitors block.
+    /// Creates a blocking client from a client with pools and monitors.
     pub(crate) fn with_pools(client: client::Client) -> Self {
         Self { shared: Arc::new(Shared { client, runner: Runner::Background(Background::default()) }) }
     }
@@ -349,7 +349,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().insert(database, collection, documents))
     }
 
-    /// Prepares updates of a collection, each a statement of the server's `update` command.
+    /// Prepares updates of a collection. Each is a statement of the server's `update` command.
     #[track_caller]
     pub fn update<'c>(
         &self,
@@ -360,7 +360,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().update(database, collection, statements))
     }
 
-    /// Prepares deletes from a collection, each a statement of the server's `delete` command.
+    /// Prepares deletes from a collection. Each is a statement of the server's `delete` command.
     #[track_caller]
     pub fn delete<'c>(
         &self,
@@ -402,8 +402,8 @@ impl Client {
         StartSession::of(self)
     }
 
-    /// Connects before use. This scans the servers if a scan is due, and waits for a server that the read preference of
-    /// the options allows. It then opens a connection to each server that answered and has no connection yet.
+    /// Connects before the first use. Scans the servers if a scan is due, and waits for a server that the options' read
+    /// preference allows. Then opens a connection to each server that has answered and has no connection yet.
     ///
     /// # Errors
     ///
@@ -426,9 +426,9 @@ impl Client {
         self.client().metrics()
     }
 
-    /// Does the work that dropped values have left, ends the sessions that no operation is using, and closes all
-    /// connections, within `limit`. Returns whether all connections are closed. Operations that begin later fail with
-    /// [`ServerSelectionError::Closed`](crate::client::ServerSelectionError::Closed).
+    /// Does the work that dropped values have left behind, ends the sessions that no operation is using, and closes all
+    /// connections, all within `limit`. Returns whether all connections are closed. Operations that begin later fail
+    /// with [`ServerSelectionError::Closed`](crate::client::ServerSelectionError::Closed).
     ///
     /// # Errors
     ///
@@ -447,7 +447,8 @@ impl Client {
         &self.shared.client
     }
 
-    /// Blocks until the future completes. Afterwards, does the work left by this future, or by values dropped earlier.
+    /// Blocks until the future completes. Then does the work that this future, or values dropped earlier, have left
+    /// behind.
     ///
     /// # Errors
     ///
@@ -456,8 +457,8 @@ impl Client {
         self.drive_within(Limit::Unset, |_| future)
     }
 
-    /// Like [`drive`](Self::drive), within a limit. The limit includes the wait for other calls, and `begin` receives
-    /// it already running.
+    /// Like [`drive`](Self::drive), within a limit. The limit includes the wait for other calls, and is already running
+    /// when `begin` receives it.
     ///
     /// # Errors
     ///
@@ -484,7 +485,7 @@ impl Client {
         self.drive_within(prepared.limit()?, |limit| prepared.begin(limit))
     }
 
-    /// Does the work that a dropped value has left. If this is not possible now, the next call does the work.
+    /// Does the work that a dropped value has left behind. If this is not possible now, the next call does the work.
     fn finish_kept(&self) {
         let _ = self.drive(async {});
     }

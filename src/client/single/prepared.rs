@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use super::{ChangeStream, Client, Cursor};
 use crate::client::{self, ClientError, OpenCursor, Query, TypedCommand, Watch, Write, Written};
 
-/// An [`OpenCursor`], a [`Query`], a [`TypedCommand`], a [`Write`] or a [`Watch`] of the asynchronous client, which `run`
-/// sends and waits for.
+/// A prepared operation: an [`OpenCursor`], a [`Query`], a [`TypedCommand`], a [`Write`] or a [`Watch`] of the
+/// asynchronous client. `run` sends the operation, and waits for its outcome.
 ///
 /// [`with`](Self::with) sets its options, which are the options of the asynchronous client:
 ///
@@ -34,7 +34,7 @@ impl<P> Prepared<P> {
         Self { client, prepared }
     }
 
-    /// Changes the prepared operation with the methods that set its options.
+    /// Passes the prepared operation to `change`, which sets options with the operation's own methods.
     pub fn with(self, change: impl FnOnce(P) -> P) -> Self {
         Self { prepared: change(self.prepared), ..self }
     }

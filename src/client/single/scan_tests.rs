@@ -1,4 +1,4 @@
-//! The reasons why the client on a single thread scans, and the work that precedes a scan.
+//! Tests of the events that make the client on a single thread scan, and of the lookup that precedes a scan.
 
 use bson::{doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};

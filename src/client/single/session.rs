@@ -16,11 +16,11 @@ use crate::client::{
 };
 use crate::endpoint::Limit;
 
-/// A session: operations that see the effects of earlier operations in the session (causal consistency), that read the
-/// same point in time (`snapshot`), or that belong to a transaction. Start it with [`Client::start_session`].
+/// A session. Its operations see the effects of earlier operations in the session (causal consistency), read the same
+/// point in time (`snapshot`), or belong to a transaction. Start a session with [`Client::start_session`].
 ///
 /// Operations in the session are methods of the session. Dropping the session aborts its transaction before the drop
-/// returns, and gives its identifier back for reuse.
+/// returns, and releases its identifier for reuse.
 ///
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -252,8 +252,8 @@ impl Session {
     /// Runs `body` in a transaction and commits it. Repeats `body` and the commit if the labels of their errors allow
     /// it, for at most 120 seconds, or `defaultTimeoutMS` or `timeoutMS` if set (Convenient API for Transactions).
     ///
-    /// `body` gets this session, and runs its operations with the session. `body` may run several times, so any other
-    /// effects should be safe to repeat. If it returns an error, the transaction is aborted.
+    /// `body` receives this session, and runs its operations in it. `body` may run several times, so any other effects
+    /// should be safe to repeat. If it returns an error, the transaction is aborted.
     ///
     /// `body` must return the error of each command, and must not continue after an error: the error may have aborted
     /// the transaction on the server. [`client::Session::with_transaction`](crate::client::Session::with_transaction)

@@ -62,8 +62,8 @@ impl World {
         Self { driver, begun }
     }
 
-    /// Starts a server. `answer` gets each command, and its index among the commands with the same name. All forms of
-    /// hello count as one name.
+    /// Starts a server. `answer` receives each command, and its index among the commands with the same name. All forms
+    /// of hello count as one name.
     pub(super) fn server(&self, answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Server {
         let arrivals = Arrivals::default();
         let (begun, noted) = (self.begun, arrivals.clone());
@@ -82,7 +82,7 @@ impl World {
         Server { server: self.driver.run(start).unwrap().unwrap(), arrivals }
     }
 
-    /// Runs the function that starts another server.
+    /// Runs a future that starts a server of another kind.
     #[cfg(feature = "srv")]
     pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.run(future).unwrap()
@@ -118,8 +118,9 @@ pub(super) fn close(times: &[u128], expected: &[u128]) -> bool {
 /// The kinds of the replica set's members.
 pub(super) const PRIMARY_AND_SECONDARY: [&str; 2] = ["isWritablePrimary", "secondary"];
 
-/// Starts replica set members of these kinds, and returns them with their addresses. `script` gets the member's number,
-/// the command, its index among the commands with the same name, and the reply if it is a hello.
+/// Starts replica set members of these kinds, and returns them with their addresses. `script` receives the member's
+/// number, the command, the command's index among the commands with the same name, and the reply if the command is a
+/// hello.
 pub(super) fn replica_set<const MEMBERS: usize>(
     world: &World,
     kinds: [&'static str; MEMBERS],
@@ -146,7 +147,7 @@ pub(super) fn pass(client: &Client, milliseconds: u64) {
     client.drive(async { sleep(Duration::from_millis(milliseconds)).await }).unwrap();
 }
 
-/// Answers any command as a standalone server.
+/// Answers any command as a standalone server does.
 pub(super) fn answer(command: &Document) -> Answer {
     Answer::Reply(if is_hello(command) {
         standalone()
@@ -164,7 +165,7 @@ fn client_connects_on_first_use_and_scans_when_the_heartbeat_has_passed() {
     assert_eq!(server.connections(), 0, "nothing was asked");
     ping(&client).unwrap();
     assert!(close(&server.times(is_hello), &[1_000]), "{:?}", server.times(is_hello));
-    // Each use is less than 5 s after the previous use, so only the heartbeat asks for a hello.
+    // Each use is less than 5 s after the previous use, so only the heartbeat causes a hello.
     for _ in 0..14 {
         pass(&client, 4_000);
         ping(&client).unwrap();
@@ -393,7 +394,7 @@ fn time_limit_of_an_operation_cuts_a_scan_off() {
     let error = ping(&client).unwrap_err();
     let text = error.to_string();
     assert!(error.is_timeout() && text.contains("timeoutMS") && text.contains("did not answer a check"), "{text}");
-    // There is no other server, so this server is checked again, half a second after the scan.
+    // There is no other server, so this server is checked again half a second after the scan.
     ping(&client).unwrap();
     assert!(close(&server.times(is_hello), &[0, 1_500]), "{:?}", server.times(is_hello));
 }
@@ -437,7 +438,7 @@ fn scan_without_a_suitable_server_waits_until_the_time_is_up() {
     let find = rawdoc! { "find": "things" };
     let error = client.run(Operation::read("test", &find).read_preference(&secondary)).unwrap_err();
     assert!(error.is_timeout() && error.to_string().contains("did not answer a check for 1000 ms"), "{error}");
-    // The primary is known from its answer.
+    // The client knows the primary, because the primary answered its check.
     ping(&client).unwrap();
     let pings = primary.times(|command| name(command) == "ping");
     assert!(close(&pings, &[1_000]), "{pings:?}");

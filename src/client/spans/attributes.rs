@@ -12,8 +12,8 @@ use crate::pool::runtime::Connection;
 use crate::telemetry::host_and_port;
 use crate::text::shortened::MostLogged;
 
-/// The commands whose first field contains the name of a collection. In other commands, it may contain the name of a
-/// user.
+/// The commands whose first field contains the name of a collection. In other commands, the first field may contain the
+/// name of a user.
 const OF_COLLECTIONS: [&str; 25] = [
     "aggregate",
     "collMod",
@@ -78,7 +78,7 @@ pub(super) fn of_command<'a>(
     let (database, body) = (command.database(), command.body());
     let collection = collection_of(database, body);
     let (host, port) = host_and_port(connection.address());
-    // Only the path of a Unix domain socket has no port.
+    // Only a Unix domain socket, whose address is a path, has no port.
     let transport = if port.is_some() { "tcp" } else { "unix" };
     let mut attributes = of_namespace(database, collection);
     attributes.push(("db.command.name", command.name().into()));
@@ -133,7 +133,7 @@ pub(super) fn collection_of<'a>(database: &str, command: &'a RawDocument) -> Opt
     }
 }
 
-/// Returns the cursor that a command uses.
+/// Returns the id of the cursor that a command uses.
 fn cursor_used(command: &RawDocument) -> Option<i64> {
     match name(command)? {
         "getMore" => whole_number(command, "getMore").ok()?,
@@ -145,12 +145,12 @@ fn cursor_used(command: &RawDocument) -> Option<i64> {
     }
 }
 
-/// Returns the cursor that a reply leaves open on the server.
+/// Returns the id of the cursor that a reply leaves open on the server.
 pub(super) fn cursor_of(reply: &RawDocument) -> Option<i64> {
     whole_number(reply.get_document("cursor").ok()?, "id").ok()?.filter(|&id| id != 0)
 }
 
-/// Returns `db.query.text`.
+/// Returns the value of `db.query.text`.
 pub(super) fn query_text(shown: &RawDocument, most: MostLogged) -> String {
     let mut text = RawDocumentBuf::new();
     for (field, value) in shown.iter().flatten() {

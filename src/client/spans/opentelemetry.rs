@@ -14,7 +14,7 @@ use super::{Attribute, TracingOptions, Value};
 pub(super) struct Tracer {
     /// `None` for the global provider.
     provider: Option<Provider>,
-    /// Created for the first span, because an application may set the global provider after it has built the client.
+    /// Created with the first span, because an application may set the global provider after it has built the client.
     tracer: OnceLock<BoxedTracer>,
 }
 
@@ -53,7 +53,7 @@ fn key_value(name: &'static str, value: Value<'_>) -> KeyValue {
     }
 }
 
-/// A context with the span, which ends when the value drops.
+/// A context with a span. The span ends when this value is dropped.
 pub(super) struct Traced(Context);
 
 impl Traced {
@@ -65,7 +65,7 @@ impl Traced {
         self.0.span().set_attribute(key_value(name, value));
     }
 
-    /// Sets the status to an error. The exception has the message.
+    /// Sets the status to an error. The status has no description, because the exception contains the message.
     pub(super) fn fail(&self) {
         self.0.span().set_status(Status::error(""));
     }

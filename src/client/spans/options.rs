@@ -3,22 +3,21 @@
 use std::env;
 use std::fmt;
 
-/// Switches on a client's OpenTelemetry spans, with the `opentelemetry` feature.
+/// The environment variable that switches on a client's OpenTelemetry spans, with the `opentelemetry` feature.
 #[cfg(feature = "opentelemetry")]
 const ENABLED: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED";
 
-/// The number of characters of `db.query.text`.
+/// The environment variable for the maximum number of characters in `db.query.text`.
 const QUERY_TEXT: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH";
 
-/// The provider of tracers that the application gives to a client.
+/// The tracer provider that the application passes to a client.
 #[cfg(feature = "opentelemetry")]
 pub(super) type Provider = std::sync::Arc<dyn opentelemetry::global::ObjectSafeTracerProvider + Send + Sync>;
 
 /// Options for the spans of a client: [`ClientBuilder::tracing`](crate::ClientBuilder::tracing).
 ///
 /// A client creates a span for each operation, each command that it sends, and each transaction, with the names and
-/// attributes of MongoDB's OpenTelemetry specification. The spans go to two destinations, which do not depend on each
-/// other:
+/// attributes of MongoDB's OpenTelemetry specification. The spans go to two independent destinations:
 ///
 /// | | switched on by |
 /// | --- | --- |
@@ -42,7 +41,7 @@ impl TracingOptions {
         Self::default()
     }
 
-    /// Sets whether the spans go to a tracer of OpenTelemetry. The default is the value of the environment variable
+    /// Sets whether the spans go to an OpenTelemetry tracer. The default is the value of the environment variable
     /// `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` (`1`, `true` or `yes`), or else false.
     ///
     /// Do not combine this with a `tracing` subscriber that passes spans on to OpenTelemetry: each span would appear
@@ -72,7 +71,7 @@ impl TracingOptions {
         self
     }
 
-    /// Returns the options, completed by the environment.
+    /// Returns the settings: the values of the options or, for options that are not set, of the environment variables.
     pub(super) fn settings(&self) -> Settings {
         self.settings_by(|variable| env::var(variable).ok())
     }
@@ -101,7 +100,7 @@ impl fmt::Debug for TracingOptions {
     }
 }
 
-/// The options, completed by the environment.
+/// The values of the options or, for options that are not set, of the environment variables.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The maximum number of characters in `db.query.text`.

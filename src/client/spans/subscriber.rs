@@ -15,8 +15,8 @@ pub(super) fn is_enabled() -> bool {
 
 /// Begins a span, if a subscriber reads it. Without `parent`, the current span is the parent.
 ///
-/// The names of these spans are fixed. Bridges to OpenTelemetry read `otel.name` and the other fields with the prefix
-/// `otel.`.
+/// A span's name in `tracing` is fixed for each kind. Bridges to OpenTelemetry take the full name from the field
+/// `otel.name`, and also read the other fields with the prefix `otel.`.
 pub(super) fn begin(kind: Kind, name: &str, attributes: &[Attribute<'_>], parent: Option<&Span>) -> Option<Span> {
     if !is_enabled() {
         return None;

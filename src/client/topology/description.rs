@@ -68,7 +68,7 @@ pub enum InvalidTopology {
     /// There is no seed.
     #[error("a topology needs at least one seed")]
     NoSeeds,
-    /// The topology allows one server, but there are more seeds.
+    /// The topology allows only one server, but there are several seeds.
     #[error("a topology of type {} must have exactly one seed, got {seeds}", topology_type.name())]
     TooManySeeds {
         /// The type of the topology.
@@ -91,7 +91,7 @@ impl TopologyDescription {
     ///
     /// # Errors
     ///
-    /// Returns [`InvalidTopology`] if type, name and number of seeds contradict each other.
+    /// Returns [`InvalidTopology`] if the type, the name and the number of seeds contradict each other.
     pub fn new(
         topology_type: TopologyType,
         set_name: Option<String>,
@@ -169,7 +169,8 @@ impl TopologyDescription {
         self.set_name.as_deref()
     }
 
-    /// Returns the largest `electionId` that a primary reported, compared together with the `setVersion`.
+    /// Returns the largest `electionId` that a primary has reported. Elections are compared by `electionId` and
+    /// `setVersion` together.
     #[must_use]
     pub fn max_election_id(&self) -> Option<ObjectId> {
         self.max_election_id
@@ -181,15 +182,15 @@ impl TopologyDescription {
         self.max_set_version
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`: the minimum of all data-bearing servers, or `None` if any of them has
-    /// none.
+    /// Returns `logicalSessionTimeoutMinutes`: the minimum over all data-bearing servers, or `None` if any of them does
+    /// not report a value.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.logical_session_timeout_minutes
     }
 
-    /// Returns an error if wharf cannot work with the deployment, because it does not support the wire versions of a
-    /// server.
+    /// Returns an error if wharf cannot work with the deployment, because wharf does not support the wire versions of
+    /// one of the servers.
     #[must_use]
     pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
         self.incompatibility.as_ref()
@@ -200,7 +201,7 @@ impl TopologyDescription {
         self.servers.iter().map(Arc::as_ref)
     }
 
-    /// Returns the servers like [`servers`](Self::servers), for events that keep them.
+    /// Like [`servers`](Self::servers), but returns the shared descriptions, for events that keep them.
     pub(super) fn shared_servers(&self) -> &[Arc<ServerDescription>] {
         &self.servers
     }
@@ -208,7 +209,7 @@ impl TopologyDescription {
     /// Returns whether the two descriptions look equal to an application: events report the same values in both, apart
     /// from round-trip times.
     pub(super) fn is_equivalent(&self, other: &Self) -> bool {
-        // Destructured, so that a new field is a compile error until it is handled here.
+        // Destructured so that adding a field causes a compile error until the field is handled here.
         let Self {
             topology_type,
             set_name,
@@ -313,7 +314,7 @@ impl TopologyDescription {
     ///
     /// # Errors
     ///
-    /// Returns the text for the stale primary's description.
+    /// Returns the error text for the description of a stale primary.
     pub(super) fn note_election(&mut self, primary: &ServerDescription, election_first: bool) -> Result<(), String> {
         let (election, version) = (primary.election_id, primary.set_version);
         let (max_election, max_version) = (self.max_election_id, self.max_set_version);
@@ -360,7 +361,8 @@ impl TopologyDescription {
     }
 }
 
-/// Returns whether two descriptions look equal to an application. Most transitions leave most servers unchanged.
+/// Returns whether two descriptions look equal to an application. Compares the pointers first, because most transitions
+/// leave most servers unchanged.
 pub(super) fn is_equivalent(ours: &Arc<ServerDescription>, theirs: &Arc<ServerDescription>) -> bool {
     Arc::ptr_eq(ours, theirs) || ours.is_equivalent(theirs)
 }

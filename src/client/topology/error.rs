@@ -1,4 +1,4 @@
-//! Errors of applications, to the extent that they indicate a server's state (SDAM, "Application errors").
+//! Application errors that indicate a server's state (SDAM, "Application errors").
 
 use bson::RawDocument;
 
@@ -7,7 +7,7 @@ use crate::endpoint::options::ServerAddress;
 use crate::endpoint::wire::reply::StateChange;
 use crate::pool::error::Cause;
 
-/// How far a connection had got when an error occurred.
+/// How far a connection had progressed when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Progress {
     /// The connection was being opened, or its hello was in progress.
@@ -44,7 +44,7 @@ impl ErrorKind {
 pub struct ApplicationError {
     /// The server.
     pub address: ServerAddress,
-    /// How far the connection had got.
+    /// How far the connection had progressed.
     pub progress: Progress,
     /// The kind of the error.
     pub kind: ErrorKind,
@@ -53,7 +53,7 @@ pub struct ApplicationError {
     pub is_of_older_generation: bool,
     /// Whether the error has the label `SystemOverloadedError`.
     pub is_overload: bool,
-    /// `topologyVersion` of the reply, if the error came in a reply that contains it.
+    /// The `topologyVersion` of the error's reply, if there is a reply that contains it.
     pub topology_version: Option<TopologyVersion>,
     /// The error itself.
     pub cause: Cause,
@@ -64,7 +64,8 @@ impl ApplicationError {
     /// was not complete.
     pub(super) fn concerns_the_connection(&self) -> bool {
         match (self.progress, self.kind) {
-            // A failure before the end of the hello may be the network's fault, so it changes nothing.
+            // A failure before the end of the hello may be the network's fault, so it does not change the server's
+            // description.
             (Progress::Connecting, ErrorKind::Network | ErrorKind::Timeout) => false,
             // A slow operation does not make its server unavailable.
             (Progress::Established, ErrorKind::Timeout | ErrorKind::Command | ErrorKind::StateChange(_)) => false,

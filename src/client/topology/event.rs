@@ -93,7 +93,7 @@ pub enum TopologyEvent {
         connection: HeartbeatConnection,
         /// Whether the server may have delayed its reply. Otherwise `duration` is the round-trip time.
         awaited: bool,
-        /// How long the hello took. For a check that opened a connection, this is only the time of the hello.
+        /// How long the hello took. For a check that opened a connection, this does not include the time to open it.
         duration: Duration,
         /// The server's reply.
         reply: Arc<RawDocumentBuf>,
@@ -109,7 +109,7 @@ pub enum TopologyEvent {
         awaited: bool,
         /// The time since the start of the check.
         duration: Duration,
-        /// Why it failed.
+        /// Why the check failed.
         failure: Cause,
     },
 }
@@ -120,7 +120,7 @@ pub enum TopologyEvent {
 pub struct HeartbeatConnection {
     /// The server, `host:port`.
     pub address: Arc<str>,
-    /// The number of the connection among the connections of the server's monitor: 1, 2, 3 and so on.
+    /// The connection's number among the connections of the server's monitor: 1, 2, 3 and so on.
     pub connection_id: u64,
     /// The server's number for the connection, if the server has reported it.
     pub server_connection_id: Option<i64>,

@@ -1,7 +1,7 @@
 //! The client's knowledge of a deployment: pure functions over immutable descriptions (SDAM specification).
 //!
 //! This layer does no I/O, reads no clock and holds no lock. A monitor converts the reply to a hello, or the failure of
-//! a check, to a [`ServerDescription`]. [`TopologyDescription::after_check`] then returns the new topology and the
+//! a check, into a [`ServerDescription`]. [`TopologyDescription::after_check`] then returns the new topology and the
 //! caller's tasks. [`TopologyDescription::after_error`] does the same for an error of an operation.
 //!
 //! # Terms
@@ -12,7 +12,7 @@
 //! | topology description | all servers of a deployment, and the deployment's type; never changed, only replaced |
 //! | transition | a topology description that replaces another one, with its preparations and consequences |
 //! | preparation | what the caller does before the replacement: start or stop a monitor, mark a pool ready |
-//! | consequence | what the caller does after it: clear a pool, request or cancel a check |
+//! | consequence | what the caller does after the replacement: clear a pool, request or cancel a check |
 //!
 //! # Invariants
 //!
@@ -21,8 +21,8 @@
 //! - TOP-2: At most one server is an [`RsPrimary`](ServerType::RsPrimary). A topology that is not
 //!   [`Single`](TopologyType::Single) has a primary if and only if it is
 //!   [`ReplicaSetWithPrimary`](TopologyType::ReplicaSetWithPrimary).
-//! - TOP-3: A transition that clears a pool and changes the server's description is one value. The caller applies both
-//!   under one lock, as the specification requires ("Connection Pool Management").
+//! - TOP-3: If a transition clears a pool and changes the server's description, both are parts of one value. The caller
+//!   applies both under one lock, as the specification requires ("Connection Pool Management").
 //!
 //! # What is deliberately absent
 //!

@@ -17,7 +17,7 @@ use crate::text::printable::PeerText;
 
 /// The kind of a server (SDAM, "ServerType").
 ///
-/// The specification's `PossiblePrimary` is missing, because it is only for clients that check one server at a time.
+/// The specification's `PossiblePrimary` is absent, because only clients that check one server at a time need it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ServerType {
     /// A server that is not a member of a replica set.
@@ -69,7 +69,7 @@ impl ServerType {
         self.is_data_bearing() && self != Self::RsSecondary
     }
 
-    /// Returns whether the type says that nothing is known about the server.
+    /// Returns whether the type is [`Unknown`](Self::Unknown).
     #[must_use]
     pub fn is_unknown(self) -> bool {
         self == Self::Unknown
@@ -114,7 +114,7 @@ pub struct ServerDescription {
     pub error: Option<Cause>,
     /// The average round-trip time of the server's checks; `None` while the server is unknown.
     pub average_round_trip_time: Option<Duration>,
-    /// The minimum of the recent round-trip times; zero until there are two.
+    /// The minimum of the recent round-trip times; zero while there are fewer than two.
     pub minimum_round_trip_time: Duration,
     /// When the server was last checked, by the client's monotonic clock.
     pub last_update_time: Option<Instant>,
@@ -200,7 +200,8 @@ impl ServerDescription {
         Self { server_type: ServerType::LoadBalancer, ..Self::unknown(address) }
     }
 
-    /// Describes a server by its reply to a hello, which arrived at `now`. The caller adds the round-trip times.
+    /// Describes a server from its reply to a hello. `now` is the time at which the reply arrived. The caller adds the
+    /// round-trip times.
     ///
     /// A reply that reports a failure, or that has an invalid field, makes the server unknown. The description then
     /// holds the error.
@@ -220,7 +221,7 @@ impl ServerDescription {
             None => Ok(0),
             Some(number) => i32::try_from(number).map_err(|_| out_of_range(field, number, "a 32-bit integer")),
         };
-        // The handshake of a connection refuses invalid limits.
+        // Invalid limits are replaced by the defaults here. The handshake of a connection refuses them.
         let limit = |field, default| {
             let number = whole_number(reply, field).ok().flatten();
             number.and_then(|number| u32::try_from(number).ok()).filter(|&limit| limit > 0).unwrap_or(default)
@@ -256,12 +257,12 @@ impl ServerDescription {
         }
     }
 
-    /// Returns whether the two descriptions look equal to an application (SDAM, "Server Description Equality"). This
-    /// ignores round-trip times, dates and the time of the check.
+    /// Returns whether the two descriptions look equal to an application (SDAM, "Server Description Equality").
+    /// Round-trip times, dates and the time of the check are ignored.
     #[must_use]
     pub fn is_equivalent(&self, other: &Self) -> bool {
         let text = |error: &Option<Cause>| error.as_ref().map(ToString::to_string);
-        // Destructured, so that a new field is a compile error until it is handled here.
+        // Destructured so that adding a field causes a compile error until the field is handled here.
         let Self {
             address,
             server_type,
@@ -338,7 +339,7 @@ fn is_same_set(ours: &[ServerAddress], theirs: &[ServerAddress]) -> bool {
 /// Returns the addresses in an array of a hello reply, in lower case; empty if the array is missing.
 fn addresses(reply: &RawDocument, field: &'static str) -> Result<Vec<ServerAddress>, WireError> {
     let Ok(array) = reply.get_array(field) else { return Ok(Vec::new()) };
-    // The number is checked before any address is kept.
+    // The number of addresses is checked before any of them is stored.
     match reply::texts(array).count() {
         count if count > MOST_MEMBERS => Err(too_many(field, count)),
         _ => reply::texts(array).map(|text| parse(field, &text)).collect(),

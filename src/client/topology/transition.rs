@@ -11,7 +11,7 @@ use crate::endpoint::options::ServerAddress;
 use crate::endpoint::wire::reply::StateChange;
 use crate::pool::error::Cause;
 
-/// The caller's tasks before it replaces the description, in the order of the list.
+/// A task for the caller before it replaces the description. The caller performs the tasks in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preparation {
     /// The server has joined the topology: create its pool, and start monitoring it.
@@ -22,7 +22,7 @@ pub enum Preparation {
     MarkReady(ServerAddress),
 }
 
-/// The caller's tasks after it has replaced the description, in the order of the list.
+/// A task for the caller after it has replaced the description. The caller performs the tasks in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consequence {
     /// Clear the server's pool; behind a load balancer, clear the service of the failed connection.
@@ -41,7 +41,7 @@ pub struct Transition {
     pub topology: TopologyDescription,
     /// The tasks before the description is replaced.
     pub preparations: Vec<Preparation>,
-    /// The tasks afterwards.
+    /// The tasks after the description is replaced.
     pub consequences: Vec<Consequence>,
 }
 
@@ -49,8 +49,8 @@ impl TopologyDescription {
     /// Returns the topology after a check of one server. Returns `None` if the outcome is ignored: the server has left
     /// the topology, or the reply is stale (its `topologyVersion` is older than the known version).
     ///
-    /// A failed check does not clear the pool here. The monitor decides that, because it depends on the error (Server
-    /// Monitoring, "Network or command error during server check").
+    /// A failed check does not clear the pool here. Whether to clear it depends on the error, so the monitor decides
+    /// this (Server Monitoring, "Network or command error during server check").
     #[must_use]
     pub fn after_check(&self, server: ServerDescription) -> Option<Transition> {
         let present = self.server(&server.address)?;
@@ -59,7 +59,7 @@ impl TopologyDescription {
         }
         let (address, server_type) = (server.address.clone(), server.server_type);
         let mut transition = self.replace(server);
-        // Looks at the new topology rather than at the check, because the topology counts a stale primary, or a server
+        // Looks at the new topology rather than at the check, because the topology treats a stale primary, or a server
         // of another set, as unknown.
         let accepted = transition.topology.server(&address).is_some_and(|now| now.server_type == server_type);
         let is_usable = server_type.is_data_bearing()
@@ -71,7 +71,7 @@ impl TopologyDescription {
     }
 
     /// Returns the topology after an application's error ("Error handling pseudocode"). Returns `None` if the error
-    /// says nothing about the topology, or nothing new.
+    /// says nothing new about the topology.
     #[must_use]
     pub fn after_error(&self, error: &ApplicationError) -> Option<Transition> {
         let present = self.server(&error.address)?;
@@ -158,7 +158,7 @@ impl Transition {
 
     fn in_unknown(&mut self, server: &ServerDescription) {
         match server.server_type {
-            // A rescan may have found more servers than the single seed known so far.
+            // A rescan may have added further servers to the single seed.
             ServerType::Standalone if self.topology.has_one_seed() && self.topology.servers().count() == 1 => {
                 self.topology.set_type(TopologyType::Single)
             }
@@ -203,13 +203,13 @@ impl Transition {
         self.put(ServerDescription::failed(address.clone(), Cause::from(error)));
     }
 
-    /// Returns the new addresses, without duplicates.
+    /// Returns the addresses that are not in the topology yet, without duplicates.
     pub(super) fn new_ones<'a>(&self, addresses: impl Iterator<Item = &'a ServerAddress>) -> Vec<ServerAddress> {
         let mut present: HashSet<&ServerAddress> = self.topology.servers().map(|server| &server.address).collect();
         addresses.filter(|address| present.insert(address)).cloned().collect()
     }
 
-    /// Adds the servers that are new.
+    /// Adds the servers that are not in the topology yet.
     pub(super) fn add<'a>(&mut self, addresses: impl Iterator<Item = &'a ServerAddress>) {
         for address in self.new_ones(addresses) {
             self.topology.push(Arc::new(ServerDescription::unknown(address.clone())));
@@ -217,7 +217,7 @@ impl Transition {
         }
     }
 
-    /// Removes all other servers.
+    /// Removes all servers except those at these addresses.
     pub(super) fn keep_only<'a>(&mut self, addresses: impl Iterator<Item = &'a ServerAddress>) {
         let kept: HashSet<&ServerAddress> = addresses.collect();
         let gone = self.topology.take_out(|address| kept.contains(address));

@@ -16,7 +16,7 @@ pub struct TopologyVersion {
 
 impl TopologyVersion {
     /// Reads the `topologyVersion` field of a hello reply or an error reply. Returns `None` if the field is missing or
-    /// invalid. The specification allows treating both cases alike: the reply counts as more recent.
+    /// invalid. In both cases, the reply is treated as more recent, as the specification allows.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
         Self::of_document(reply.get_document("topologyVersion").ok()?)

@@ -1,4 +1,4 @@
-//! The user's view of a topology.
+//! An application's view of a topology.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::server::{ServerDescription, ServerType};
 use crate::pool::error::Cause;
 use crate::text::printable::PrintableError;
 
-/// A client's view of one server at one moment (SDAM, "ServerDescription"). Clones share it.
+/// A client's view of one server at one moment (SDAM, "ServerDescription"). Clones share the data.
 ///
 /// Two views are equal if an application cannot tell them apart: round-trip times and the time of the check are ignored
 /// (SDAM, "Server Description Equality").
@@ -33,7 +33,7 @@ impl ServerView {
         self.0.server_type
     }
 
-    /// Returns the error that made the server unknown, if there was an error.
+    /// Returns the error that made the server unknown, if any.
     #[must_use]
     pub fn error(&self) -> Option<&Cause> {
         self.0.error.as_ref()
@@ -118,7 +118,7 @@ impl fmt::Debug for ServerView {
     }
 }
 
-/// A client's view of its deployment at one moment (SDAM, "TopologyDescription"). Clones share it.
+/// A client's view of its deployment at one moment (SDAM, "TopologyDescription"). Clones share the data.
 #[derive(Clone)]
 pub struct TopologyView(pub(crate) Arc<TopologyDescription>);
 
@@ -140,8 +140,8 @@ impl TopologyView {
         self.0.shared_servers().iter().cloned().map(ServerView)
     }
 
-    /// Returns `logicalSessionTimeoutMinutes`: the minimum of all data-bearing servers, or `None` if any of them has
-    /// none.
+    /// Returns `logicalSessionTimeoutMinutes`: the minimum over all data-bearing servers, or `None` if any of them does
+    /// not report a value.
     #[must_use]
     pub fn logical_session_timeout_minutes(&self) -> Option<i64> {
         self.0.logical_session_timeout_minutes()

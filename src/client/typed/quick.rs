@@ -1,15 +1,15 @@
 //! Reads documents with serde in one pass, if they consist of the usual types.
 //!
-//! bson's deserializer takes more than twice as long for a document of ten fields: it looks at each key three times, and
-//! checks each value before it reads it. However, it supports every type, and describes every error. So this module
-//! gives up with [`Unusual`] at anything unusual, and [`decode`](super::decode) reads the document again with bson's
+//! bson's deserializer takes more than twice as long for a document of ten fields: it looks at each key three times,
+//! and checks each value before it reads it. However, it supports every type, and describes every error. So this module
+//! gives up with [`Unusual`] on anything unusual, and [`decode`](super::decode) reads the document again with bson's
 //! deserializer.
 //!
-//! Both deserializers give a visitor the same values. Fields that the application's type ignores are skipped here
+//! Both deserializers pass the same values to a visitor. Fields that the application's type ignores are skipped here
 //! without a check.
 //!
-//! An application's type may swallow an error, and use a default value instead. So this module also notes that it gave
-//! up, and [`read`] gives up even if the type's own result is a value.
+//! An application's type may swallow an error and use a default value instead. So this module also records that it gave
+//! up, and [`read`] then fails even if the type has produced a value.
 
 use std::any::type_name;
 use std::cell::Cell;
@@ -44,7 +44,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Returns the error, after noting it in case the application's type swallows it.
+    /// Returns the error, and records it in case the application's type swallows it.
     #[cold]
     fn give_up(&self) -> Unusual {
         self.gave_up.set(true);
@@ -52,8 +52,8 @@ impl Attempt {
     }
 }
 
-/// The document contains an error, or something that only bson's deserializer can read. There are no details, because
-/// bson's deserializer finds the error again.
+/// An error: the document is invalid, or contains something that only bson's deserializer can read. There are no
+/// details, because bson's deserializer finds the error again.
 #[derive(Debug, thiserror::Error)]
 #[error("the document is not one of the usual types")]
 pub(super) struct Unusual;
@@ -64,7 +64,7 @@ impl Error for Unusual {
     }
 }
 
-/// A value in a document, not yet read.
+/// A value in a document that has not been read yet.
 struct Value<'a, 'de> {
     kind: ElementType,
     bytes: &'de [u8],
@@ -107,7 +107,7 @@ struct Elements<'a, 'de> {
     value: Option<Value<'a, 'de>>,
     /// The nesting level of documents and arrays among the values.
     level: usize,
-    /// Whether the keys are compared with the fields of a struct, and not kept.
+    /// Whether the keys are compared with the names of a struct's fields, and not kept.
     of_struct: bool,
     attempt: &'a Attempt,
 }
@@ -180,7 +180,7 @@ impl<'de> Deserializer<'de> for Value<'_, 'de> {
         }
     }
 
-    /// A struct with a flattened field calls `deserialize_map`, because it keeps keys.
+    /// A struct with a flattened field keeps keys, and calls `deserialize_map` instead.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -193,7 +193,7 @@ impl<'de> Deserializer<'de> for Value<'_, 'de> {
         }
     }
 
-    /// The names that begin with `$` are bson's own, for types that only its deserializer knows.
+    /// Names that begin with `$` are reserved by bson for types that only its own deserializer supports.
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Unusual> {
         match name.starts_with('$') {
             true => self.give_up(),
@@ -253,7 +253,7 @@ impl<'de> SeqAccess<'de> for Elements<'_, 'de> {
 /// The name of a field, which is ASCII.
 struct Key<'a, 'de> {
     name: &'de [u8],
-    /// Whether the key is compared with the fields of a struct.
+    /// Whether the key is compared with the names of a struct's fields.
     of_struct: bool,
     attempt: &'a Attempt,
 }
@@ -280,7 +280,7 @@ impl<'de> Deserializer<'de> for Key<'_, 'de> {
         BorrowedStrDeserializer::new(self.text()?).deserialize_enum(name, variants, visitor)
     }
 
-    /// A struct compares the bytes, so they need no check. A type that reads its keys in its own way may refuse bytes.
+    /// A struct compares the bytes, so they need no UTF-8 check. A type with its own code for keys may refuse bytes.
     fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unusual> {
         match self.of_struct {
             true => visitor.visit_borrowed_bytes(self.name).map_err(|_: Unusual| self.attempt.give_up()),
@@ -295,8 +295,8 @@ impl<'de> Deserializer<'de> for Key<'_, 'de> {
 }
 
 /// Returns whether a visitor creates a [`Bson`], as for bson's own types. Such a visitor accepts shorter forms of a
-/// value, which need no allocation. If the type names did not match, the visitor would get the long forms, which it
-/// accepts as well.
+/// value, which need no allocation. If the type names ever failed to match, the visitor would get the long forms, which
+/// it also accepts.
 fn is_for_bson<T>() -> bool {
     type_name::<T>() == type_name::<Bson>()
 }
@@ -523,7 +523,7 @@ mod tests {
         is_read::<Nested>(rawdoc! { "a": 1, "größe": 1 });
     }
 
-    /// A struct whose own code reads the keys, and reads them as text only.
+    /// A struct with its own code for keys, which accepts them only as text.
     #[derive(Debug, PartialEq)]
     struct OfText(i32);
 

@@ -87,12 +87,12 @@ pub struct WriteFailure {
 crate::pool::error::debug_as_sentence!(WriteFailure);
 
 impl WriteFailure {
-    /// Reads the reply to an application's own `insert`, `update` or `delete`. `None` if the reply belongs to another
-    /// command, or if no statement failed.
+    /// Reads the reply to an `insert`, `update` or `delete` command that the application wrote itself. Returns `None`
+    /// if the reply belongs to another command, or if no statement failed.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Reply`].
+    /// [`ClientError::Reply`] if the reply cannot be read.
     pub(in crate::client) fn of_reply(
         command: &str,
         reply: &RawDocument,
@@ -129,7 +129,7 @@ impl WriteFailure {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct WriteError {
-    /// The statement's position, from 0.
+    /// The statement's position, counted from 0.
     pub index: usize,
     /// The server's error. The error's `reply` is the statement's element of `writeErrors`, with `errInfo`. The labels
     /// come from the whole reply.
@@ -163,7 +163,7 @@ impl Failure {
     }
 
     /// Records details that the reply does not contain: the server, whether a time limit is the reason, and the labels
-    /// that the client adds. Before 4.4, the client adds the label `RetryableWriteError`.
+    /// that the client adds. For servers before 4.4, the client adds the label `RetryableWriteError`.
     pub fn note(&mut self, address: &ServerAddress, unmet: Option<UnmetConcern>, limit: Limit) {
         if !self.is_none() {
             self.address.get_or_insert_with(|| address.text.clone());
@@ -184,7 +184,7 @@ impl Failure {
     }
 }
 
-/// Adds the reply of a command to the results.
+/// Adds the results and the failures in a command's reply.
 pub(super) fn read(
     kind: Kind,
     reply: &RawDocument,

@@ -30,8 +30,8 @@ pub(super) struct Aws {
     /// Credentials from a service, kept until they expire or authentication fails.
     ///
     /// Connections that find no valid credentials request them concurrently, as the specification requires, and the
-    /// last answer is kept. This is not behind a lock: after a fork, the child might find it held by a thread that only
-    /// the parent has.
+    /// last answer is kept. The cache is not behind a lock: in a forked child, the lock might be held by a thread that
+    /// exists only in the parent.
     cache: ArcSwapOption<AwsCredentials>,
 }
 
@@ -54,7 +54,8 @@ impl Aws {
     }
 
     async fn converse(&self, conversation: &mut Conversation<'_>) -> Result<(), Cause> {
-        // The credentials come first, so that the server does not wait for another service.
+        // The credentials are obtained before the conversation begins, so that the server does not wait for another
+        // service.
         let credentials = conversation.deadline.bound(self.credentials()).await.map_err(Cause::Timeout)?;
         let credentials = credentials.map_err(|error| Cause::Provider(Box::new(error)))?;
 
@@ -93,7 +94,7 @@ impl Aws {
             }
         }
         let credentials = Arc::new(sources::from_service(&self.cloud).await?);
-        // Credentials without an expiry are not cached, because there is no telling when to renew them.
+        // Credentials without an expiry are not cached, because it is not known when to renew them.
         if credentials.expiration.is_some() {
             self.cache.store(Some(Arc::clone(&credentials)));
         }
@@ -106,7 +107,7 @@ fn is_valid(credentials: &AwsCredentials) -> bool {
 }
 
 fn now() -> Timestamp {
-    // A clock before 1970 is as wrong as a clock at 1970: the server refuses the signature and says why.
+    // A clock before 1970 is treated as a clock at 1970: the server refuses the signature in both cases, and says why.
     Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 

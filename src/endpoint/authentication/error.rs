@@ -55,7 +55,7 @@ impl AuthenticationError {
         }
     }
 
-    /// Returns the establishment error.
+    /// Converts the error into an establishment error.
     ///
     /// The pool adds no label to failures after hello (CMAP, "Backpressure-enabled"). A wrong password clears the pool,
     /// and so does a network failure during authentication. The labels and the retryability of the server's own error
@@ -97,13 +97,13 @@ impl StdError for AuthenticationError {
 #[derive(Error)]
 #[non_exhaustive]
 pub enum AuthenticationCause {
-    /// The server refused: the user or the proof is wrong, or the mechanism is not enabled.
+    /// The server refused the authentication: the user or the proof is wrong, or the mechanism is not enabled.
     #[error(transparent)]
     Refused(Box<ServerError>),
     /// The network failed, or the server closed the connection.
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
-    /// The time ran out before authentication ended.
+    /// The time ran out before authentication completed.
     #[error("{0}")]
     Timeout(#[source] ConnectTimeoutError),
     /// A reply violates the protocol.
@@ -112,14 +112,15 @@ pub enum AuthenticationCause {
     /// The server violates SCRAM or does not know the password, or the password cannot be used.
     #[error(transparent)]
     Scram(#[from] ScramError),
-    /// The server continues a conversation that is over.
+    /// The server continued a conversation after its end.
     #[error("the server continued the conversation after its end")]
     Endless,
-    /// The proof could not be obtained from a file, a cloud's metadata service, or the application's callback.
+    /// The credentials or the token could not be obtained from a file, a cloud's metadata service, or the application's
+    /// callback.
     #[error("{0}")]
     Provider(#[source] Box<dyn StdError + Send + Sync>),
     /// The server says that it is an arbiter. Arbiters have no users, and a pool with a credential does not use a
-    /// server that cannot authenticate it.
+    /// server that cannot check the credential.
     #[error(
         "the server says that it is an arbiter, which has no users to authenticate; \
          remove the credential to use an arbiter"
@@ -131,7 +132,7 @@ pub enum AuthenticationCause {
     /// The runtime shut down while keys were being derived.
     #[error("the runtime shut down while keys were being derived from the password")]
     Interrupted,
-    /// An earlier exchange on the connection failed or was cancelled, so it cannot carry a conversation.
+    /// An earlier exchange on the connection failed or was cancelled, so the connection cannot carry a conversation.
     #[error("an earlier exchange on the connection failed or was cancelled")]
     NotReusable,
 }

@@ -1,4 +1,4 @@
-//! The SCRAM keys that connections share, so that each is derived once (Authentication specification, "Caching
+//! The SCRAM keys that connections share, so that each key is derived only once (Authentication specification, "Caching
 //! credentials in SCRAM").
 
 use std::fmt;
@@ -62,7 +62,7 @@ impl KeyCache {
         Err(Cause::Interrupted)
     }
 
-    /// Returns the entry for `challenge`, and creates it if there is none.
+    /// Returns the keys of the entry for `challenge`, and creates the entry if there is none.
     fn derived(&self, hash: Hash, challenge: &Challenge) -> Result<Derived, Cause> {
         let entries = self.entries.get();
         // A poisoned lock is fine: entries are only ever pushed and removed whole.

@@ -1,11 +1,11 @@
 //! Authentication of every connection before it is used (Authentication specification).
 //!
-//! An [`Authenticator`] is made once for all endpoints with the same options. It holds the state that connections share:
-//! the keys derived from a password, and the caches of the cloud mechanisms. Each connection
+//! An [`Authenticator`] is created once for all endpoints with the same options. It holds the state that connections
+//! share: the keys derived from a password, and the caches of the cloud mechanisms. Each connection
 //!
 //! 1. sends the mechanism's first message along with hello ([`Authenticator::speculation`]), which saves a round trip,
 //! 2. completes the conversation ([`Authenticator::authenticate`]), and keeps the resulting [`Authentication`],
-//! 3. repeats it whenever the server asks for it (error 391, [`Authentication::repeat`]).
+//! 3. authenticates again whenever the server asks for it (error 391, [`Authentication::repeat`]).
 //!
 //! To add a mechanism, add a variant to `Method`, a file here for its conversation, and a file in
 //! [`wire::auth`](crate::endpoint::wire::auth) for its messages.
@@ -65,7 +65,7 @@ enum Method {
     Oidc(Box<oidc::Oidc>),
 }
 
-/// The fields that hello carries for authentication. Not printable, because it may hold a token.
+/// The fields that hello carries for authentication. This type does not implement `Debug`, because it may hold a token.
 #[derive(Default)]
 pub(super) struct Speculation {
     /// `saslSupportedMechs`, if the server and the client must negotiate the mechanism.
@@ -97,7 +97,7 @@ enum Speculated {
     Oidc(oidc::Token),
 }
 
-/// The authentication of one connection, with the state to repeat it.
+/// The authentication of one connection, with the state for repeating it.
 #[derive(Debug)]
 pub(super) struct Authentication {
     authenticator: Arc<Authenticator>,
@@ -118,7 +118,7 @@ enum Authenticated {
 }
 
 impl Authenticator {
-    /// Creates the authenticator for the options' credential, or `None` without a credential.
+    /// Creates the authenticator for the options' credential. Returns `None` if there is no credential.
     ///
     /// # Errors
     ///
@@ -149,13 +149,13 @@ impl Authenticator {
         })))
     }
 
-    /// Returns the parts of the authentication to send along with hello. Authentication works without them, with one
-    /// more round trip.
+    /// Returns the parts of the authentication to send along with hello. Without them, authentication works too, but
+    /// takes one more round trip.
     #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC needs the address"))]
     pub fn speculation(&self, address: &ServerAddress) -> Speculation {
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
-                // Without random bytes, the conversation that follows reports the error.
+                // If there are no random bytes, the conversation that follows reports the error.
                 let (command, state) = scram.speculation().map_or((None, Speculated::Nothing), |(command, begun)| {
                     (Some(Wiped::new(command)), Speculated::Scram(begun))
                 });
@@ -181,9 +181,9 @@ impl Authenticator {
 
     /// Authenticates a new connection after its hello. `speculation` was sent along with that hello.
     ///
-    /// Returns `None` if the server is an arbiter: it has no users, and the handshake is complete without
-    /// authentication. An arbiter is an error unless the caller `keeps_arbiter`: operations that rely on the credential
-    /// would go to a server that has proven nothing.
+    /// Returns `None` for an arbiter if `keeps_arbiter` is true: an arbiter has no users, so its handshake is complete
+    /// without authentication. Otherwise an arbiter is an error, because operations that rely on the credential would
+    /// go to a server that has proven nothing.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl Authenticator {
         Ok(Some(Authentication { authenticator: Arc::clone(self), address: address.clone(), state }))
     }
 
-    /// Returns the mechanism that the credential names, or that is negotiated with a server that sent this hello.
+    /// Returns the mechanism that the credential names, or the mechanism that results from the server's hello.
     fn mechanism(&self, hello: &HelloReply) -> Mechanism {
         match &self.method {
             Method::Scram(scram) => scram.choose(hello.sasl_supported_mechanisms.as_deref()).mechanism(),

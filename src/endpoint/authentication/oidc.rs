@@ -47,7 +47,7 @@ const fn limit_of_callback(limit: Duration) -> ConnectTimeoutError {
     ConnectTimeoutError::new("the limit of an OIDC callback", limit)
 }
 
-/// The server's error for a token that it does not accept: AuthenticationError.
+/// The code of the server's error for a token that it does not accept (AuthenticationError).
 const NOT_ACCEPTED: i32 = 18;
 
 /// How many times a human's shared token is tried before the server is asked again for the token issuer. A token that
@@ -63,8 +63,8 @@ pub(super) struct Oidc {
     allowed_hosts: Option<Vec<String>>,
     /// `timeoutMS`.
     timeout: Option<Duration>,
-    /// A forked child has separate state. The callback that the parent awaits never ends in the child. An issuer may also
-    /// regard a refresh token as stolen if two processes use it.
+    /// A forked child has separate state. The callback that the parent awaits never completes in the child. An issuer
+    /// may also regard a refresh token as stolen if two processes use it.
     tokens: PerProcess<Tokens>,
 }
 
@@ -98,7 +98,8 @@ impl Oidc {
         Some((command, token))
     }
 
-    /// Authenticates a new connection. `speculated` was sent along with hello, and is paired with the server's answer.
+    /// Authenticates a new connection. `speculated` is the token that was sent along with hello, and the server's
+    /// answer to it.
     pub async fn authenticate(
         &self,
         conversation: &mut Conversation<'_>,
@@ -106,7 +107,7 @@ impl Oidc {
     ) -> Result<Token, Cause> {
         self.require_allowed(conversation.address).map_err(provider)?;
         match speculated {
-            // A token that was refused here is kept: the conversation that follows finds the reason.
+            // If the server refused the token here, the token is kept: the conversation that follows finds the reason.
             Some((token, reply)) if SaslReply::read(reply).is_ok_and(|reply| reply.done) => Ok(token),
             _ if self.allowed_hosts.is_some() => self.authenticate_by_human(conversation).await,
             _ => self.authenticate_by_machine(conversation).await,
@@ -216,7 +217,7 @@ impl Oidc {
     }
 }
 
-/// Returns a pattern of `ALLOWED_HOSTS` in the form in which names are compared.
+/// Converts a pattern of `ALLOWED_HOSTS` to the form in which names are compared.
 fn pattern(host: &str) -> Result<String, InvalidOption> {
     let (any, name) = match host.strip_prefix('*') {
         Some(end) => ("*", end),
@@ -305,7 +306,7 @@ mod tests {
             obtained.map(drop).map_err(|_| 2)
         };
         assert_eq!(in_child(child), 0);
-        // A lock that a thread holds at the time of the fork.
+        // The child also succeeds if a thread holds a lock at the time of the fork.
         let tokens = oidc.tokens.get();
         assert_eq!(tokens.while_known_is_locked(|| in_child(child)), 0);
         // The parent's call continues.

@@ -40,12 +40,12 @@ impl Scram {
         self.forced.is_none().then(|| format!("{}.{}", self.source, self.username))
     }
 
-    /// Returns the first message, to send along with hello. Before the negotiation, it belongs to SCRAM-SHA-256, as the
-    /// specification requires.
+    /// Returns the first message, to send along with hello. If the mechanism is not negotiated yet, the message belongs
+    /// to SCRAM-SHA-256, as the specification requires.
     ///
     /// # Errors
     ///
-    /// [`Cause::Randomness`].
+    /// [`Cause::Randomness`] if the operating system cannot supply random bytes.
     pub fn speculation(&self) -> Result<(RawDocumentBuf, Begun), Cause> {
         let begun = self.begin(self.forced.unwrap_or(Hash::Sha256))?;
         let mut command = begun.command();
@@ -64,8 +64,8 @@ impl Scram {
         }
     }
 
-    /// Completes the conversation. `begun` holds the message that was sent along with hello, and the reply to it. If it
-    /// belongs to a mechanism other than `hash`, the conversation starts over.
+    /// Completes the conversation. `begun` holds the message that was sent along with hello, and the reply to it. If
+    /// the message belongs to a mechanism other than `hash`, the conversation starts over.
     pub async fn authenticate(
         &self,
         conversation: &mut Conversation<'_>,
@@ -89,7 +89,7 @@ impl Scram {
         let challenge = begun.client_first.read(&started.payload)?;
         let keys =
             conversation.deadline.bound(self.keys.keys(begun.hash, &challenge)).await.map_err(Cause::Timeout)??;
-        // The holder of the proof can try passwords against it without a time limit.
+        // Wiped, because an attacker who has the proof can test passwords against it for any length of time.
         let (client_final, verification) = challenge.answer(&keys);
         let client_final = Zeroizing::new(client_final);
         let command = sasl::advance(&started.conversation_id, client_final.as_bytes());
@@ -121,7 +121,7 @@ struct Started {
 impl Started {
     fn read(reply: &RawDocument) -> Result<Self, Cause> {
         let SaslReply { conversation_id, payload, done } = SaslReply::read(reply)?;
-        // A server that claims to be done has proven nothing.
+        // A server that ends the conversation here has proven nothing.
         if done {
             Err(ScramError::EndedEarly.into())
         } else {

@@ -21,7 +21,7 @@ pub(super) struct TokenFileError {
     source: io::Error,
 }
 
-/// Reads the token in a file, without surrounding white space. Tokens do not contain any.
+/// Reads the token in a file, and trims white space around it. Tokens contain no white space.
 ///
 /// # Cancel safety
 ///

@@ -16,7 +16,7 @@ use tokio::task::yield_now;
 pub(super) struct BusyPoll {
     /// How long a wait may keep its thread awake. Zero means not at all.
     limit: Duration,
-    /// The request whose reply is awaited.
+    /// The ID of the request whose reply is awaited.
     request: i32,
     /// When the current wait lets its thread sleep; `None` if the thread need not stay awake any longer.
     until: Option<Instant>,
@@ -33,7 +33,7 @@ impl BusyPoll {
     }
 
     /// Called when the reply to `request` has not arrived yet. If this wait keeps its thread awake, makes the task run
-    /// again as soon as the runtime has run other tasks and has looked for events.
+    /// again as soon as the runtime has run other tasks and has polled for events.
     #[inline]
     pub fn wait(&mut self, request: i32, context: &mut Context<'_>) {
         if !self.limit.is_zero() && self.stays_awake(request, Instant::now()) {

@@ -68,7 +68,8 @@ impl Channel {
                 Poll::Ready(Ok(())) => has_read = true,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(self.network(error))),
                 Poll::Pending => {
-                    // The next reply of a stream comes when the server has something to report.
+                    // The next reply of a stream comes only when the server has something to report, so the thread is
+                    // allowed to sleep.
                     if !awaited.exhaust {
                         self.busy_poll.wait(awaited.response_to, context);
                     }
@@ -78,7 +79,7 @@ impl Channel {
         }
     }
 
-    /// Returns how much of the awaited reply has arrived. Refuses a wrong header as soon as it has arrived.
+    /// Returns how much of the awaited reply has arrived. Refuses an invalid header as soon as it has arrived.
     fn progress(&self, awaited: Awaited) -> Result<Progress, WireError> {
         let available = self.incoming.len();
         let Some(header) = Header::read(&self.incoming, self.most_received)? else {
@@ -102,7 +103,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes the reply. This ends the exchange or, if more replies follow, continues with the next reply.
+    /// Takes the reply. This ends the exchange. If more replies follow, the exchange continues with the next reply.
     ///
     /// # Errors
     ///
@@ -111,7 +112,7 @@ impl Channel {
     #[inline(always)]
     pub fn take_body(&mut self) -> Result<Body<'_>, ExchangeError> {
         let ExchangeState::Received { awaited, header } = self.state else { return Err(ExchangeError::NotReusable) };
-        // The channel is broken until the message turns out to be a valid reply.
+        // The channel stays broken unless the message turns out to be a valid reply.
         self.state = ExchangeState::Broken;
         let length = header.message_length as usize;
         // The next reply of a stream may have been read along with this reply.

@@ -85,7 +85,7 @@ fn large_reply_is_decompressed_on_a_blocking_thread_and_can_be_left_meanwhile() 
         assert_eq!(channel.condition(), Condition::NeedsDrain);
         assert!(channel.is_sent());
 
-        // The reader has gone away. A drain ends the exchange, and the connection is reusable.
+        // No caller waits for the reply any longer. A drain ends the exchange, and the channel is reusable again.
         release.send(()).unwrap();
         other_work.await.unwrap().unwrap();
         channel.drain(u64::MAX).await.unwrap();
@@ -162,7 +162,7 @@ fn reply_that_a_blocking_thread_cannot_decompress_is_refused() {
         let body = large();
         exchange(&mut channel, &mut server, |number| {
             let mut bytes = packed(number, &body, compressor);
-            // It announces one byte less than it contains.
+            // The message announces one byte less than it contains.
             let size = i32::from_le_bytes(*bytes[header::LENGTH + 4..].first_chunk().unwrap()) - 1;
             bytes[header::LENGTH + 4..][..4].copy_from_slice(&size.to_le_bytes());
             bytes

@@ -11,7 +11,7 @@ use crate::endpoint::tests::pair;
 use crate::endpoint::wire::{Limits, Message, Outgoing};
 use crate::pool::condition::Condition;
 
-/// More than any test needs.
+/// A limit that no test reaches.
 const PLENTY: u64 = 64 * 1024 * 1024;
 
 /// Receives the next message on the stream.
@@ -121,7 +121,7 @@ async fn reply_can_be_left_at_any_byte() {
 async fn large_reply_is_discarded_without_buffering_and_can_be_left() {
     let (mut channel, mut server) = pair().await;
     let body = rawdoc! { "ok": 1, "much": "x".repeat(5_000_000) };
-    // In the header, in the flags, just after them, and far into the body.
+    // The reply is cut in the header, in the flags, just after the flags, and far into the body.
     for prefix in [0, 7, 16, 19, 20, 21, 300_000, 4_000_000] {
         send_ping(&mut channel).await;
         let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
@@ -132,7 +132,7 @@ async fn large_reply_is_discarded_without_buffering_and_can_be_left() {
         let half = tail.len() / 2;
         tokio::select! {
             drained = channel.drain(PLENTY) => panic!("half of it was not sent: {drained:?}"),
-            // The operating system's buffers are smaller than this, so some of it was read.
+            // The operating system's buffers cannot hold this much, so the drain has read some of it.
             sent = server.write_all(&tail[..half]) => sent.unwrap(),
         }
         assert_eq!(channel.condition(), Condition::NeedsDrain);
@@ -156,7 +156,7 @@ async fn request_without_a_reply_is_only_written() {
     channel.drain(PLENTY).await.unwrap();
     assert_eq!(receive(&mut server).await, request);
 
-    // Written, but perhaps only into the buffer of TLS.
+    // The request was written, but perhaps only into the TLS buffer.
     begin(&mut channel, &rawdoc! { "insert": "c" }, Flags::MORE_TO_COME);
     let request = channel.outgoing.clone();
     assert!(!channel.advance().await.unwrap());
@@ -218,7 +218,7 @@ async fn reply_that_breaks_the_protocol_ends_the_drain() {
     let large = rawdoc! { "ok": 1, "much": "x".repeat(KEPT_CAPACITY) };
     let small = rawdoc! { "ok": 1 };
     let mut changed = reply(1, Flags::NONE, &small);
-    // The length of the inner document.
+    // Corrupts the length of the body's document.
     changed[21] += 1;
     let wrong: [Vec<u8>; 6] = [
         reply(2, Flags::NONE, &small),
@@ -233,7 +233,7 @@ async fn reply_that_breaks_the_protocol_ends_the_drain() {
         send_ping(&mut channel).await;
         let (drained, _) = tokio::join!(channel.drain(PLENTY), async {
             server.write_all(&bytes).await.unwrap();
-            // Everything that was sent can be read.
+            // After a shutdown, everything that was sent can still be read.
             server.shutdown().await.unwrap();
         });
         assert!(matches!(drained, Err(NotDrained::Failed(ExchangeError::Wire(_)))), "{drained:?}");
@@ -241,7 +241,7 @@ async fn reply_that_breaks_the_protocol_ends_the_drain() {
     }
 }
 
-/// Answers the next request to arrive, and returns it.
+/// Answers the next request, and returns its body.
 async fn answer(server: &mut TcpStream, body: &RawDocument) -> RawDocumentBuf {
     let request = receive(server).await;
     let number = Header::read(&request, 48_000_000).unwrap().unwrap().request_id;
@@ -258,7 +258,7 @@ async fn cursor_that_a_reply_without_a_caller_has_opened_is_closed() {
             rawdoc! { "firstBatch": batch(length), "id": 7_i64, "ns": "test.some.name" },
             rawdoc! { "id": 7_i64, "ns": "test.some.name", "firstBatch": batch(length) },
         ] {
-            // The reply arrives at once, or first with a part that is not yet conclusive.
+            // The reply arrives in one piece, or begins with a part that is too short to be conclusive.
             for prefix in [0, TELLING - 1] {
                 send_ping(&mut channel).await;
                 let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;
@@ -296,7 +296,7 @@ async fn drain_closes_no_cursor_that_has_ended_or_that_a_caller_knows() {
         let (drained, _) = tokio::join!(channel.drain(PLENTY), answer(&mut server, &body));
         drained.unwrap();
         assert_eq!(channel.condition(), Condition::Reusable);
-        // The next request is the next command.
+        // The server receives the next command, not a `killCursors`.
         goes_on(&mut channel, &mut server).await;
     }
 }

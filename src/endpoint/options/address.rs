@@ -39,7 +39,7 @@ pub struct ServerAddress {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Host {
-    /// At a TCP port.
+    /// On a TCP port.
     Tcp {
         /// A name in lower case, or an IP address without brackets. An IPv6 address may have a zone, as in
         /// `fe80::1%eth0`.
@@ -47,7 +47,7 @@ pub enum Host {
         /// The port, never 0.
         port: u16,
     },
-    /// At a Unix domain socket.
+    /// On a Unix domain socket.
     Unix {
         /// The path of the socket.
         path: PathBuf,
@@ -55,15 +55,15 @@ pub enum Host {
 }
 
 impl ServerAddress {
-    /// Reads `host`, `host:port`, `[IPv6]`, `[IPv6]:port`, or the path of a Unix domain socket, which has a slash and
-    /// ends in `.sock`. The port is 27017 by default.
+    /// Reads `host`, `host:port`, `[IPv6]`, `[IPv6]:port`, or the path of a Unix domain socket, which contains a slash
+    /// and ends in `.sock`. The port is 27017 by default.
     ///
     /// A link-local IPv6 address names its interface in a zone: `[fe80::1%eth0]`. In a connection string the percent
     /// sign is encoded: `mongodb://[fe80::1%25eth0]`.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] says what an address must be.
+    /// [`InvalidOption`] if the address is malformed. The error says what an address must be.
     pub fn parse(address: &str) -> Result<Self, InvalidOption> {
         Self::read(address).map_err(|allowed| Self::refuse(address, allowed))
     }
@@ -131,7 +131,8 @@ impl ServerAddress {
         Ok(Self::tcp(host, port))
     }
 
-    /// A server at a TCP port. The name is in lower case, and an IPv6 address has no brackets.
+    /// Creates the address of a server on a TCP port. The name must be in lower case, and an IPv6 address must have no
+    /// brackets.
     pub(crate) fn tcp(name: String, port: u16) -> Self {
         let text = if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") };
         Self { host: Host::Tcp { name, port }, text: text.into() }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::{CallbackError, CallbackFuture, Credential, Secret};
 
-/// The keys of an identity of Amazon Web Services. Debug output shows neither the secret key nor the token.
+/// The keys of an Amazon Web Services identity. Debug output shows neither the secret key nor the token.
 ///
 /// An application with its own keys sets them in code, because the specification forbids them in connection strings. The
 /// keys also implement [`AwsCredentialProvider`]:
@@ -38,7 +38,7 @@ pub struct AwsCredentials {
 }
 
 impl AwsCredentials {
-    /// The credentials of an access key: its identifier and its secret.
+    /// Creates credentials from the identifier and the secret of an access key.
     pub fn new(access_key_id: impl Into<String>, secret_access_key: impl Into<Secret>) -> Self {
         Self {
             access_key_id: access_key_id.into(),
@@ -55,7 +55,7 @@ impl AwsCredentials {
     }
 }
 
-/// Obtains credentials of Amazon Web Services for `MONGODB-AWS` (Authentication specification, "Custom Credential
+/// Obtains Amazon Web Services credentials for `MONGODB-AWS` (Authentication specification, "Custom Credential
 /// Providers"), for example from an SDK.
 ///
 /// Closures that return futures are providers:
@@ -71,12 +71,14 @@ impl AwsCredentials {
 pub trait AwsCredentialProvider: Send + Sync {
     /// Obtains credentials that are valid now.
     ///
-    /// Every connection calls this, and several connections may call it at once. The provider should cache credentials that
-    /// are costly to obtain. The future is dropped when the time for opening the connection is up (`connectTimeoutMS`).
+    /// This method is called for every new connection, possibly for several connections at once. The provider should
+    /// cache credentials that are costly to obtain. The future is dropped when the time for opening the connection runs
+    /// out (`connectTimeoutMS`).
     ///
     /// # Errors
     ///
-    /// After any error, the connection is not opened. The reported reason includes the error's message.
+    /// If the provider returns an error, the connection is not opened. The reported reason includes the error's
+    /// message.
     fn credentials(&self) -> CallbackFuture<'_, AwsCredentials>;
 }
 
@@ -97,7 +99,7 @@ impl AwsCredentialProvider for AwsCredentials {
     }
 }
 
-/// A provider in the form in which a credential stores it.
+/// A provider, as stored in a credential.
 #[derive(Clone)]
 pub(crate) struct Provider(pub Arc<dyn AwsCredentialProvider>);
 
@@ -117,7 +119,7 @@ impl PartialEq for Provider {
 impl Eq for Provider {}
 
 impl Credential {
-    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: sets how the application obtains credentials. A provider takes
+    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: sets the application's own provider of credentials. A provider takes
     /// precedence over all other sources.
     ///
     /// Without a provider, `MONGODB-AWS` uses the first of these sources that is configured:
@@ -129,12 +131,13 @@ impl Credential {
     ///    (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as the agent of EKS Pod Identity;
     /// 4. the metadata service of EC2.
     ///
-    /// A full URI begins with `https`, or names a loopback address, 169.254.170.2, 169.254.170.23 or `[fd00:ec2::23]`. The
-    /// agent gets the token in the file `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`, which is read each time, or else the
-    /// token in `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
+    /// A full URI must begin with `https`, or name a loopback address, 169.254.170.2, 169.254.170.23 or
+    /// `[fd00:ec2::23]`. The request to the agent carries the token in the file that
+    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` names, which is read each time, or else the token in
+    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
     ///
-    /// A configured source that fails is an error. Falling back to the next source, such as the role of the machine,
-    /// would use a different identity.
+    /// If a configured source fails, so does the authentication. Falling back to the next source, such as the role of
+    /// the machine, would use a different identity.
     pub fn aws_credential_provider(mut self, provider: impl AwsCredentialProvider + 'static) -> Self {
         self.aws_provider = Some(Provider(Arc::new(provider)));
         self

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Credential;
 
-/// Why an application's callback failed. The message is shown, so it must hold no secret.
+/// The error of an application's callback. Its message is shown, so it must not contain a secret.
 pub type CallbackError = Box<dyn StdError + Send + Sync>;
 
 /// The future of an application's callback. Dropping it cancels the callback.
@@ -36,16 +36,16 @@ pub struct CloudEnvironment {
     variables: Option<Arc<Lookup>>,
     /// The agent of Amazon ECS, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. Default `http://169.254.170.2`.
     ///
-    /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` names its agent itself.
+    /// This address does not apply to `AWS_CONTAINER_CREDENTIALS_FULL_URI`, which contains the address of the agent.
     pub aws_ecs: String,
     /// The metadata service of Amazon EC2. Default `http://169.254.169.254`.
     pub aws_ec2: String,
     /// Amazon's Security Token Service. By default, the region's service.
     ///
-    /// `AWS_REGION`, or else `AWS_DEFAULT_REGION`, names the region, whose service is, for example,
+    /// `AWS_REGION`, or else `AWS_DEFAULT_REGION`, names the region. The service of a region is, for example,
     /// `https://sts.eu-central-1.amazonaws.com`. Without a region, the service is the global
-    /// `https://sts.amazonaws.com`. With `AWS_STS_REGIONAL_ENDPOINTS=legacy`, it is also global in the regions that
-    /// existed before 2019.
+    /// `https://sts.amazonaws.com`. With `AWS_STS_REGIONAL_ENDPOINTS=legacy`, the regions that existed before 2019 also
+    /// use the global service.
     pub aws_sts: Option<String>,
     /// The metadata service of Azure. Default `http://169.254.169.254`.
     pub azure: String,
@@ -111,7 +111,7 @@ impl CloudEnvironment {
         self
     }
 
-    /// The value of an environment variable; `None` if it is not set, or empty.
+    /// Returns the value of an environment variable, or `None` if the variable is not set or empty.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
         let value = match &self.variables {
             Some(lookup) => lookup(name),
@@ -135,7 +135,7 @@ impl fmt::Debug for CloudEnvironment {
     }
 }
 
-/// A lookup is equal only to its clones.
+/// A function that looks up variables is equal only to its clones.
 impl PartialEq for CloudEnvironment {
     fn eq(&self, other: &Self) -> bool {
         let urls = |of: &Self| (of.aws_sts.clone(), [&of.aws_ecs, &of.aws_ec2, &of.azure, &of.gcp].map(String::clone));

@@ -48,8 +48,8 @@ impl Compressor {
         }
     }
 
-    /// Returns whether this build includes the compressor. Each compressor has a feature of its name, on by
-    /// default except for `zstd`.
+    /// Returns whether this build includes the compressor. Each compressor has a feature of the same name. All of these
+    /// features are on by default, except `zstd`.
     #[must_use]
     pub fn is_supported(self) -> bool {
         match self {
@@ -59,7 +59,7 @@ impl Compressor {
         }
     }
 
-    /// The compressors in this build, worded to follow "must be".
+    /// Returns a list of the compressors in this build, as text that follows "must be".
     pub(super) fn available() -> String {
         let all = [Self::Snappy, Self::Zlib { level: DEFAULT_ZLIB_LEVEL }, Self::Zstd];
         let (built, left_out): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| one.is_supported());

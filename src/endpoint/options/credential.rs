@@ -2,12 +2,12 @@
 
 use super::{InvalidOption, Secret};
 
-/// A user's name and proof of identity, and the mechanism that carries them (Authentication specification,
+/// A user's name and proof of identity, and the mechanism for which they are meant (Authentication specification,
 /// "MongoCredential").
 ///
 /// A client does not authenticate with an arbiter, because an arbiter has no users (Authentication specification,
-/// "Authentication Handshake"). So an arbiter does not prove that it knows the password, and a pool refuses its
-/// connections. A connection that [`Endpoint::connect`](crate::Endpoint::connect) opens to an arbiter works;
+/// "Authentication Handshake"). An arbiter therefore never proves that it knows the password, so a pool refuses
+/// connections to it. [`Endpoint::connect`](crate::Endpoint::connect) does connect to an arbiter.
 /// [`EndpointConnection::is_authenticated`](crate::EndpointConnection::is_authenticated) is then false.
 ///
 /// Nothing is checked until [`Options::validate`](super::Options::validate), which refuses a credential with missing
@@ -63,16 +63,16 @@ pub enum Mechanism {
     /// [`Options::endpoint`](super::Options::endpoint) refuses it without TLS and without a client's certificate.
     MongoDbX509,
     /// `PLAIN`: LDAP. The client sends the password in clear text, so use TLS ([`Options::tls`](super::Options::tls))
-    /// or a Unix domain socket. wharf does not require TLS, because the specification does not, and other means may
-    /// protect the network.
+    /// or a Unix domain socket. wharf does not require TLS, because the specification does not, and because the network
+    /// may be protected by other means.
     Plain,
     /// `MONGODB-AWS`: an identity of Amazon Web Services. Needs the `aws` feature.
     MongoDbAws,
     /// `MONGODB-OIDC`: an access token of an identity provider. The client sends the token unencrypted, so use TLS, as with
     /// `PLAIN`. Needs the `oidc` feature.
     MongoDbOidc,
-    /// `GSSAPI`: Kerberos. It is read and checked, but not supported: [`Options::endpoint`](super::Options::endpoint)
-    /// refuses it.
+    /// `GSSAPI`: Kerberos. It is parsed and validated, but not supported:
+    /// [`Options::endpoint`](super::Options::endpoint) refuses it.
     Gssapi,
 }
 
@@ -109,7 +109,7 @@ impl Mechanism {
         Self::ALL.into_iter().find(|mechanism| mechanism.name() == name)
     }
 
-    /// The names of the mechanisms that this build of wharf supports, separated by commas.
+    /// Returns the names of the mechanisms that this build of wharf supports, separated by commas.
     pub(crate) fn supported() -> String {
         let names: Vec<_> =
             Self::ALL.into_iter().filter(|mechanism| mechanism.is_supported()).map(Self::name).collect();
@@ -130,7 +130,7 @@ impl Mechanism {
         matches!(self, Self::MongoDbX509 | Self::MongoDbAws | Self::MongoDbOidc | Self::Gssapi)
     }
 
-    /// The properties that the mechanism knows.
+    /// Returns the names of the properties that the mechanism accepts.
     fn properties(self) -> &'static [&'static str] {
         match self {
             Self::Gssapi => &["SERVICE_NAME", "CANONICALIZE_HOST_NAME", "SERVICE_REALM", "SERVICE_HOST"],
@@ -190,7 +190,7 @@ impl Credential {
         self
     }
 
-    /// Returns the database that the user is defined in, the first of these that is set or applies:
+    /// Returns the database that the user is defined in. It is the first of these that is set or applies:
     ///
     /// 1. [`source`](Self#structfield.source);
     /// 2. `$external` for `MONGODB-X509`, `MONGODB-AWS`, `MONGODB-OIDC` and `GSSAPI`;
@@ -216,7 +216,7 @@ impl Credential {
             .map(|(_, value)| value)
     }
 
-    /// Sets the source to this default if it has none and the mechanism leaves a choice.
+    /// Sets the source to this default if the credential has no source and its mechanism does not require `$external`.
     pub(super) fn inherit_source(&mut self, default: Option<&String>) {
         if self.source.is_none() && !self.mechanism.is_some_and(Mechanism::is_external) {
             self.source = default.cloned();
@@ -277,7 +277,7 @@ impl Credential {
     fn refuse_username(&self, mechanism: &str) -> Result<(), InvalidOption> {
         match &self.username {
             None => Ok(()),
-            // The identifier of an access key is half the secret.
+            // The identifier of an access key is half of a secret, so the error does not show it.
             Some(_) => Err(InvalidOption::conflict(
                 "username",
                 format!("authMechanism={mechanism}, which takes credentials from the environment"),
@@ -292,8 +292,8 @@ impl Credential {
         }
     }
 
-    /// A property's name, in the form that errors show. It may be the rest of a secret whose comma is not
-    /// percent-encoded.
+    /// Returns a property's name in the form that errors show. The name is hidden if it may be the rest of a secret
+    /// that contains a comma without percent-encoding.
     pub(super) fn shown_property(name: &str) -> &str {
         const LONGEST: usize = 32;
         let is_name = name.len() <= LONGEST && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
@@ -353,7 +353,7 @@ impl Credential {
         let resource = self.property("TOKEN_RESOURCE");
         match (environment, resource) {
             (None, _) => Err(InvalidOption::missing(OPTION, "with authMechanism=MONGODB-OIDC without a callback")),
-            // The other environments may use the name, or ignore it.
+            // The other environments may use the username or ignore it.
             (Some("test"), None) if self.username.is_some() => {
                 Err(InvalidOption::conflict("username", "ENVIRONMENT=test"))
             }

@@ -11,7 +11,8 @@ use super::{
 /// A deployment of MongoDB, and how to connect to it.
 ///
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
-/// both; the last value set applies. Nothing is checked until [`Options::validate`], which [`Options::endpoint`] calls.
+/// both. The last value that is set applies. Nothing is checked until [`Options::validate`], which
+/// [`Options::endpoint`] calls.
 ///
 /// Some options matter only to a [`Client`](crate::Client), and not to a pool that is used on its own. Their
 /// documentation says so.
@@ -40,7 +41,8 @@ pub struct Options {
     pub srv: Option<SrvName>,
     /// `appName`: the application's name, for the server's logs and profiles. At most 128 bytes. Default none.
     pub app_name: Option<String>,
-    /// A library that wraps wharf, for the server's logs. Default none. [`Client::append_metadata`] appends more later.
+    /// A library that wraps wharf, for the server's logs. Default none. [`Client::append_metadata`] appends more
+    /// libraries later.
     ///
     /// [`Client::append_metadata`]: crate::Client::append_metadata
     pub driver_info: Option<DriverInfo>,
@@ -55,10 +57,11 @@ pub struct Options {
     pub default_database: Option<String>,
     /// `tls` (or `ssl`): whether and how connections use TLS. Default none: connections do not use TLS.
     ///
-    /// With a connection string, connections use TLS if it says `tls=true`, or begins with `mongodb+srv://`, or has any
-    /// option that begins with `tls`, and never if it says `tls=false`. A value of `tls` that is neither true nor false
-    /// is refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or `tlsAllowInvalidHostnames` is
-    /// ignored with a [warning](Self::warnings); then connections use TLS, and everything is checked.
+    /// A connection string turns TLS on if it contains `tls=true` or any other option that begins with `tls`, or if it
+    /// begins with `mongodb+srv://`. With `tls=false`, connections never use TLS. A value of `tls` that is neither true
+    /// nor false is refused. An invalid value of `tlsInsecure`, `tlsAllowInvalidCertificates` or
+    /// `tlsAllowInvalidHostnames` is ignored with a [warning](Self::warnings). Connections then use TLS, and everything
+    /// is checked.
     pub tls: Option<TlsOptions>,
     /// `proxyHost`, `proxyPort`, `proxyUsername`, `proxyPassword`: the proxy for all TCP connections to servers.
     /// Default none.
@@ -72,12 +75,12 @@ pub struct Options {
     /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
     /// For a connection that is opened to reach `minPoolSize`, each command of the handshake and of authentication also
-    /// has a limit: [`timeout`](Self#structfield.timeout), or else
-    /// [`socket_timeout`](Self#structfield.socket_timeout) (CSOT, "Background Connection Pooling"). Neither limits the
-    /// opening for a check-out, which is a departure from CSOT, "Server Selection": the connection serves the pool
-    /// rather than one operation, so it is opened even if the operation runs out of time. Only if `connect_timeout` is
-    /// zero and `timeout` is not set, `socket_timeout` limits each command there, too. The
-    /// [guide](crate::guide::time_limits) has a table of all limits.
+    /// has a limit: [`timeout`](Self#structfield.timeout), or else [`socket_timeout`](Self#structfield.socket_timeout)
+    /// (CSOT, "Background Connection Pooling"). Neither limits the opening of a connection for a check-out, which
+    /// departs from CSOT, "Server Selection": the connection serves the pool rather than one operation, so it is opened
+    /// even if the operation runs out of time. There is one exception: if `connect_timeout` is zero and `timeout` is
+    /// not set, `socket_timeout` limits each command there as well. The [guide](crate::guide::time_limits) has a table
+    /// of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
@@ -89,8 +92,8 @@ pub struct Options {
     /// three, a command waits for a hanging server for as long as the network keeps the connection open.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
-    /// the check-out. On a checked-out connection, the operation is only the command;
-    /// [`Pool::check_out`](crate::Pool::check_out) gets the same limit separately.
+    /// the check-out. On a checked-out connection, the operation is only the command.
+    /// [`Pool::check_out`](crate::Pool::check_out) has a separate limit of the same length.
     /// [`Command::timeout`](crate::Command::timeout) sets the limit of one command.
     pub timeout: Option<Duration>,
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
@@ -101,30 +104,30 @@ pub struct Options {
     /// closed on the server. If the command belongs to a [`Session`](crate::client::Session), the client stays alive
     /// until the drain ends.
     pub drain_timeout: Duration,
-    /// How many bytes of a reply, or of the rest of a request, a drained connection may still transfer. A connection
-    /// with more bytes left is closed instead. Default 4 MiB, about as much work as a new connection. Not part of
-    /// connection strings.
+    /// How many bytes of a reply, or of the rest of a request, a connection may transfer while it is drained. A
+    /// connection with more bytes left is closed instead. Default 4 MiB, about as much work as a new connection. Not
+    /// part of connection strings.
     ///
-    /// While it is drained, a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if it may name a cursor
-    /// that must be closed.
+    /// Draining a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if the reply may name a cursor that
+    /// must be closed.
     pub drain_limit: u64,
     /// The longest time that a command keeps its thread awake while it waits for its reply. At most 10 milliseconds.
     /// Default zero, which means not at all. Not part of connection strings.
     ///
     /// It suits threads that have little else to do, and servers that answer within a few tens of microseconds. Falling
-    /// asleep and waking up costs a thread 10 to 20 µs, and the reply waits that long. 50 µs is a good limit. Other
-    /// tasks run in the meantime. A connection whose replies take longer stops trying, except for one command in 256.
-    /// All futures around the command are polled repeatedly during the wait.
+    /// asleep and waking up costs a thread 10 to 20 µs, which delays the reply. 50 µs is a good limit. Other tasks run
+    /// in the meantime. If its replies take longer than the limit, a connection stops polling, except for one command
+    /// in 256. All futures that contain the command are polled repeatedly during the wait.
     ///
-    /// In a runtime with several idle threads, another thread may notice the reply first, and there is less to gain.
+    /// In a runtime with several idle threads, another thread may notice the reply first, so there is less to gain.
     pub busy_poll: Duration,
     /// The options of each server's pool, such as `maxPoolSize`. Each server has its own pool with these options.
     pub pool: PoolOptions,
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
     ///
     /// [`PoolOptions::load_balanced`] of [`pool`](Self#structfield.pool) has the same effect.
-    /// [`is_load_balanced`](Self::is_load_balanced) considers both. `Some(false)` contradicts a pool that is
-    /// load-balanced, and is refused.
+    /// [`is_load_balanced`](Self::is_load_balanced) considers both. `Some(false)` is refused if the pool's options say
+    /// that the pool is load-balanced.
     pub load_balanced: Option<bool>,
     /// `replicaSet`: the name of the replica set that the hosts are members of. Only a [`Client`](crate::Client) uses
     /// it. Default none.
@@ -153,8 +156,8 @@ pub struct Options {
     pub enable_overload_retargeting: bool,
     /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. Only
     /// a [`Client`](crate::Client) uses it. Default not set, which means 10 seconds. For a
-    /// [`single::Client`](crate::single::Client), the time between two scans of all servers. If it is not set, that
-    /// client sets it to 60 seconds.
+    /// [`single::Client`](crate::single::Client), it is the time between two scans of all servers, and the default is
+    /// 60 seconds.
     pub heartbeat_frequency: Option<Duration>,
     /// `localThresholdMS`: how much slower than the nearest server another server may be and still be selected. Only a
     /// [`Client`](crate::Client) uses it. Default 15 milliseconds.
@@ -169,7 +172,7 @@ pub struct Options {
     /// `auto`.
     pub server_monitoring_mode: ServerMonitoringMode,
     pub(super) warnings: Vec<UriWarning>,
-    /// Whether warnings about a TXT record, which come later, are errors.
+    /// Whether warnings about a TXT record, which is read later, are errors.
     pub(crate) is_strict: bool,
 }
 
@@ -180,11 +183,11 @@ const HEARTBEAT_OF_MONITORS: Duration = Duration::from_secs(10);
 const HEARTBEAT_OF_SCANS: Duration = Duration::from_secs(60);
 
 impl Options {
-    /// Creates the options of the deployment at these addresses, with the default options.
+    /// Creates the options of the deployment at these addresses, with defaults for everything else.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] says what an address must be.
+    /// [`InvalidOption`] if an address is malformed. The error says what an address must be.
     pub fn new<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidOption> {
         let mut options = Self::nowhere();
         for host in hosts {
@@ -193,7 +196,8 @@ impl Options {
         Ok(options)
     }
 
-    /// Creates the options of the deployment whose servers DNS lists under this name, as in `mongodb+srv://`.
+    /// Creates the options of the deployment whose servers are listed in the DNS under this name, as in
+    /// `mongodb+srv://`.
     ///
     /// TLS is on, and all other options have their defaults. [Resolve](Self::resolve) the options before use.
     ///
@@ -204,8 +208,8 @@ impl Options {
         Ok(Self { srv: Some(SrvName::parse(name)?), tls: Some(TlsOptions::default()), ..Self::nowhere() })
     }
 
-    /// Returns the options for a client without monitors. Unless the heartbeat was set, it gets the default for scans
-    /// (Server Monitoring, "heartbeatFrequencyMS").
+    /// Returns the options for a client without monitors. If the heartbeat frequency is not set, it gets the default
+    /// for scans (Server Monitoring, "heartbeatFrequencyMS").
     pub(crate) fn without_monitors(mut self) -> Self {
         self.heartbeat_frequency.get_or_insert(HEARTBEAT_OF_SCANS);
         self
@@ -216,7 +220,7 @@ impl Options {
         self.heartbeat_frequency.unwrap_or(HEARTBEAT_OF_MONITORS)
     }
 
-    /// The default options, without servers.
+    /// Returns the default options, without servers.
     pub(super) fn nowhere() -> Self {
         Self {
             hosts: Vec::new(),
@@ -268,14 +272,14 @@ impl Options {
 
     /// Returns the warnings about the connection string and the TXT record.
     ///
-    /// They were also logged, with the target `wharf::options`.
+    /// The warnings were also logged, with the target `wharf::options`.
     #[must_use]
     pub fn warnings(&self) -> &[UriWarning] {
         &self.warnings
     }
 
-    /// Returns whether the one host is a load balancer, as [`load_balanced`](Self#structfield.load_balanced) or
-    /// [`pool`](Self#structfield.pool) says.
+    /// Returns whether the one host is a load balancer, according to [`load_balanced`](Self#structfield.load_balanced)
+    /// or [`pool`](Self#structfield.pool).
     #[must_use]
     pub fn is_load_balanced(&self) -> bool {
         self.load_balanced == Some(true) || self.pool.load_balanced

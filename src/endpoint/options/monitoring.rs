@@ -1,4 +1,4 @@
-//! How servers are monitored.
+//! The ways in which a client monitors servers.
 
 /// `serverMonitoringMode`: how a monitor learns of changes (Server Monitoring specification).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

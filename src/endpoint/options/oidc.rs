@@ -26,13 +26,14 @@ use super::{CallbackError, CallbackFuture, Credential, InvalidOption, Secret};
 pub trait OidcCallback: Send + Sync {
     /// Obtains an access token.
     ///
-    /// All connections of the same options share one token. At most one call runs at a time, and it begins at least 100
-    /// ms after the previous call. The future is dropped after [`OidcContext::timeout`], or once no task is waiting for
-    /// its connection.
+    /// All connections with the same options share one token. At most one call runs at a time, and it begins at least
+    /// 100 ms after the previous call. The future is dropped after [`OidcContext::timeout`], or once no task is waiting
+    /// for the connection that needs the token.
     ///
     /// # Errors
     ///
-    /// After any error, the connection is not opened. The reported reason includes the error's message.
+    /// If the callback returns an error, the connection is not opened. The reported reason includes the error's
+    /// message.
     fn access_token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken>;
 }
 
@@ -91,14 +92,14 @@ pub struct IdpInfo {
 pub struct OidcToken {
     /// The access token. It is sent unchanged; an empty token is refused.
     pub access_token: Secret,
-    /// How long the token is valid. It is not used yet: a token is kept until the server refuses it.
+    /// How long the token is valid. wharf does not use it yet, and keeps a token until the server refuses it.
     pub expires_in: Option<Duration>,
-    /// The token that the callback gets when a new access token is needed. Only for human callbacks.
+    /// The token that is passed to the callback when a new access token is needed. Only human callbacks get it.
     pub refresh_token: Option<Secret>,
 }
 
 impl OidcToken {
-    /// Creates the result of a callback, with this access token.
+    /// Creates the result of a callback from an access token.
     pub fn new(access_token: impl Into<Secret>) -> Self {
         Self { access_token: access_token.into(), expires_in: None, refresh_token: None }
     }
@@ -137,7 +138,7 @@ pub(crate) struct OidcOptions {
     pub allowed_hosts: Option<Vec<String>>,
 }
 
-/// A callback in the form in which a credential stores it.
+/// A callback, as stored in a credential.
 #[derive(Clone)]
 pub(crate) struct Callback(pub Arc<dyn OidcCallback>);
 
@@ -207,7 +208,7 @@ impl Credential {
 }
 
 impl OidcOptions {
-    /// Refuses contradictions. `environment` is the value of the `ENVIRONMENT` property.
+    /// Refuses options that contradict each other. `environment` is the value of the `ENVIRONMENT` property.
     ///
     /// Returns whether there is a callback. If there is, no environment may be set.
     pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {

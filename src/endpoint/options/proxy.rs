@@ -28,7 +28,7 @@ pub struct ProxyOptions {
 }
 
 impl ProxyOptions {
-    /// Creates the options of a proxy at the default port, 1080.
+    /// Creates the options of a proxy on the default port, 1080.
     pub fn new(host: impl Into<String>) -> Self {
         Self { host: host.into(), port: 1080, login: None }
     }

@@ -13,7 +13,7 @@ const SMALLEST_MAX_STALENESS: Duration = Duration::from_secs(90);
 
 /// Which servers to read from (Server Selection specification, "Read Preference"). The default is the primary.
 ///
-/// A pool belongs to one server, so only a [`Client`](crate::Client) applies it.
+/// A pool belongs to one server, so only a [`Client`](crate::Client) applies a read preference.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,9 +39,9 @@ pub struct ReadPreference {
     pub tag_sets: Vec<BTreeMap<String, String>>,
     /// `maxStalenessSeconds`: how far a secondary may lag, at least 90 seconds. By default there is no limit.
     pub max_staleness: Option<Duration>,
-    /// `hedge` (deprecated): whether a mongos of MongoDB 4.4 or later may send a read to a second server as well, and take
-    /// the faster reply. The default allows it for `nearest` only. Not part of connection strings, and not allowed for
-    /// `primary`.
+    /// `hedge` (deprecated): whether a mongos of MongoDB 4.4 or later may send a read to a second server as well, and
+    /// take the faster reply. By default, mongos may do so for `nearest` only. Not part of connection strings, and not
+    /// allowed for `primary`.
     pub hedge: Option<bool>,
 }
 
@@ -121,7 +121,7 @@ impl ReadPreference {
             let mut sets = RawArrayBuf::new();
             for tags in &self.tag_sets {
                 let tags = tags.iter().map(|(name, value)| (name.clone(), Bson::from(value.as_str())));
-                // A name with a zero byte matches no server, and cannot be sent.
+                // A tag name that contains a zero byte cannot be sent, and matches no server.
                 sets.push(RawDocumentBuf::try_from(&tags.collect::<Document>()).unwrap_or_default());
             }
             document.append(cstr!("tags"), sets);
@@ -175,7 +175,7 @@ mod tests {
             assert_eq!(hedged.document(), rawdoc! { "mode": "nearest", "hedge": { "enabled": enabled } });
             hedged.check_together().unwrap();
             let primary = ReadPreference::default().hedge(enabled);
-            // It is refused even if a primary is known.
+            // This preference is not the default, so it is refused even if a primary is known.
             assert!(!primary.is_default());
             let refused = primary.check_together().unwrap_err().to_string();
             assert!(refused.contains("hedge"), "{refused}");

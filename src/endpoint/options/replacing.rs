@@ -3,7 +3,7 @@
 use super::{InvalidOption, Options};
 
 impl Options {
-    /// Refuses options that differ from these options in more than the credential, TLS and the compressors.
+    /// Refuses options that differ from these options in anything but the credential, TLS and the compressors.
     pub(crate) fn check_replacement(&self, by: &Self) -> Result<(), InvalidOption> {
         let Self {
             hosts,
@@ -44,7 +44,7 @@ impl Options {
         } = self;
         let is_same = [
             ("srv", *srv == by.srv),
-            // DNS may list other servers by now.
+            // The DNS may list different servers under the SRV name by now.
             ("hosts", srv.is_some() || *hosts == by.hosts),
             ("appName", *app_name == by.app_name),
             ("driverInfo", *driver_info == by.driver_info),
@@ -80,11 +80,11 @@ impl Options {
         }
     }
 
-    /// Returns these options with the credential, TLS and the compressors of other options.
+    /// Returns these options, with the credential, TLS and the compressors from `by`.
     pub(crate) fn with_replaced(&self, by: &Self) -> Self {
         let options = Self { tls: by.tls.clone(), compressors: by.compressors.clone(), ..self.clone() };
         match by.credential.clone() {
-            // A credential without a source gets the source from the TXT record, if there is one.
+            // A credential without a source inherits `authSource`, which may come from the TXT record.
             Some(credential) => options.credential(credential),
             None => Self { credential: None, ..options },
         }

@@ -1,4 +1,4 @@
-//! Text that must not be printed.
+//! A type for text that must not be printed.
 
 use std::fmt;
 

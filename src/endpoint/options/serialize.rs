@@ -1,7 +1,7 @@
 //! Serializes options for serde, with the names of connection strings. Secrets are left out.
 //!
-//! `Options` and the types without private fields are destructured without `..`. So a new field does not compile until it
-//! is written here, or left out on purpose.
+//! `Options` and the types without private fields are destructured without `..`, so the code does not compile until a
+//! new field is written here or deliberately left out.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{
 use crate::pool::options::MAX_INT;
 use crate::text::milliseconds::rounded_up;
 
-/// The longest limit in milliseconds, if the specification makes it a 64-bit integer.
+/// The longest limit, in milliseconds, that an option can have if the specification defines it as a 64-bit integer.
 const MAX_LONG: u64 = i64::MAX.unsigned_abs();
 
 /// The names and values to write, in order.
@@ -31,7 +31,8 @@ impl Written {
         self.put(name, rounded_up(time));
     }
 
-    /// Writes a time limit, for which 0 means no limit. A limit that is too long to be read again is as good as none.
+    /// Writes a time limit, for which 0 means no limit. A limit that is too long to be read again is written as no
+    /// limit.
     fn put_limit(&mut self, name: &'static str, limit: impl Into<Option<Duration>>, longest: u64) {
         let limit = limit.into().map(rounded_up);
         self.put(name, limit.map(|limit| if limit <= longest { limit } else { 0 }));
@@ -46,10 +47,10 @@ impl Written {
     }
 }
 
-/// A map whose keys are the names of options in connection strings. Times are in milliseconds, unless the name says
-/// otherwise. An option that connection strings cannot set is named after its method, in the same style.
+/// Writes a map whose keys are the names of options in connection strings. Times are in milliseconds, unless the name
+/// says otherwise. An option that connection strings cannot set is named after its method, in the same style.
 ///
-/// A TLS option is left out if another one makes it moot and a map may not have both.
+/// A TLS option is left out if another option makes it irrelevant and a map may not contain both.
 ///
 /// Passwords, the values of `authMechanismProperties`, the user of `MONGODB-AWS`, and keys and certificates from memory are
 /// left out.
@@ -159,7 +160,7 @@ fn put_credential(credential: Option<&Credential>, auth_source: Option<&String>,
     written.put("authSource", source.cloned());
     let Some(credential) = credential else { return };
     let Credential { username, password: _, source: _, mechanism, mechanism_properties: _, .. } = credential;
-    // The identifier of an access key is half the secret.
+    // The identifier of an access key is half of a secret, so it is left out.
     let is_shown = *mechanism != Some(Mechanism::MongoDbAws);
     written.put("username", username.clone().filter(|_| is_shown));
     written.put("authMechanism", mechanism.map(Mechanism::name));
@@ -240,7 +241,7 @@ mod tests {
     use super::super::uri::names_that_are_shown;
     use super::*;
 
-    /// Options with everything set. The secrets contain the word "secret", and no other value does.
+    /// Returns options with everything set. The secrets contain the word "secret", and no other value does.
     fn full() -> Options {
         let uri = "mongodb://ada:secret1@db.example.com/?authMechanism=PLAIN&proxyHost=proxy&proxyUsername=bob\
                    &proxyPassword=secret2&tls=true&tlsCertificateKeyFilePassword=secret3&tlsCertificateKeyFile=key.pem\
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(written["zlibCompressionLevel"], 6);
     }
 
-    /// Writes the options of a host `a` and reads them again.
+    /// Writes the options, and reads them again.
     fn read_again(options: &Options) -> Options {
         let written = serde_json::to_value(options).unwrap();
         serde_json::from_value(written.clone()).unwrap_or_else(|error| panic!("{error}: {written}"))
@@ -296,7 +297,7 @@ mod tests {
             let tls = tls.disable_certificate_revocation_check(revocation).disable_ocsp_endpoint_check(responders);
             let read = read_again(&Options::new(["a"]).unwrap().tls(tls)).tls.unwrap();
             assert_eq!((read.allow_invalid_certificates, read.allow_invalid_hostnames), (any, name));
-            // Whether the stapled response is verified, and whether responders are asked.
+            // Whether a stapled response is not verified, and whether no responder is asked.
             let checks =
                 |any: bool, revocation: bool, responders: bool| (any || revocation, any || revocation || responders);
             assert_eq!(

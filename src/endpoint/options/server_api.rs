@@ -33,7 +33,7 @@ pub enum ServerApiVersion {
 }
 
 impl ServerApiVersion {
-    /// Returns the version as commands carry it.
+    /// Returns the version as it is sent in commands.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl fmt::Display for ServerApiVersion {
 }
 
 impl ServerApi {
-    /// Declares this version, with the server's defaults for the rest.
+    /// Creates the declaration of this version, with the server's defaults for everything else.
     pub fn new(version: ServerApiVersion) -> Self {
         Self { version, strict: None, deprecation_errors: None }
     }

@@ -12,7 +12,7 @@ const SERVICE_NAME: &str = "mongodb";
 const PRIVATE_NAMES: [&str; 9] =
     ["corp", "example", "home", "internal", "invalid", "local", "localhost", "mail", "test"];
 
-/// The longest `srvServiceName`. Together with the underscore before it, the service name is one label of a DNS name.
+/// The longest `srvServiceName`. With an underscore before it, the service name must fit into one label of a DNS name.
 const LONGEST_SERVICE_NAME: usize = 62;
 
 /// The DNS name that lists a deployment's servers, as in `mongodb+srv://` (Initial DNS Seedlist Discovery specification).
@@ -30,23 +30,24 @@ const LONGEST_SERVICE_NAME: usize = 62;
 #[non_exhaustive]
 #[must_use]
 pub struct SrvName {
-    /// The name, in lower case and without a final dot. With the `srv` feature, labels beyond ASCII are in Punycode.
+    /// The name, in lower case and without a final dot. With the `srv` feature, non-ASCII labels are in Punycode.
     pub host: String,
     /// `srvServiceName`: the service whose records are read. Default `mongodb`.
     pub service_name: String,
     /// `srvMaxHosts`: how many of the servers to choose at random; 0 means all. Default 0.
     pub max_hosts: u32,
-    /// `srvAllowedHostsSuffix`: the domain that must contain the servers, instead of the name's own domain. Case, a dot
-    /// before or after it, and Punycode make no difference.
+    /// `srvAllowedHostsSuffix`: the domain that must contain the servers, instead of the name's own domain. Upper case,
+    /// a dot at either end, and Punycode make no difference.
     ///
-    /// It has at least two labels, or is a name for private or special use: `corp`, `example`, `home`, `internal`,
-    /// `invalid`, `local`, `localhost`, `mail` or `test`. A public suffix, under which the public may register names, such
-    /// as `co.uk`, is refused.
+    /// It must have at least two labels, or be a name for private or special use: `corp`, `example`, `home`,
+    /// `internal`, `invalid`, `local`, `localhost`, `mail` or `test`. A public suffix such as `co.uk`, under which
+    /// anyone may register names, is refused.
     ///
-    /// The option comes from the official drivers' change DRIVERS-3329 to "Initial DNS Seedlist Discovery". wharf
-    /// follows the specifications of 2026-08-13, which do not include it yet.
+    /// The option comes from DRIVERS-3329, a change by the official drivers to "Initial DNS Seedlist Discovery". The
+    /// specifications of 2026-08-13, which wharf follows, do not include it yet.
     ///
-    /// This option weakens the protection against forged answers. Give the narrowest domain that holds the servers.
+    /// This option weakens the protection against forged answers. Set it to the narrowest domain that contains the
+    /// servers.
     pub allowed_hosts_suffix: Option<String>,
 }
 
@@ -98,8 +99,8 @@ impl SrvName {
         Ok(())
     }
 
-    /// Refuses an invalid suffix, which code may have set. Also refuses a service name that does not follow RFC 6335,
-    /// section 5.1, except that the name may be longer than the RFC allows.
+    /// Refuses an invalid suffix, because code can set the field directly. Also refuses a service name that does not
+    /// follow RFC 6335, section 5.1, except that the name may be longer than the RFC allows.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         self.allowed_hosts_suffix.as_deref().map_or(Ok(()), |suffix| read_suffix(suffix).map(drop))?;
         let name = &self.service_name;
@@ -119,10 +120,10 @@ impl SrvName {
     }
 }
 
-/// Returns a name as DNS writes it: in lower case, with labels beyond ASCII in Punycode (IDNA). Returns `None` if that
-/// is impossible.
+/// Returns a name in the form that the DNS uses: in lower case, with non-ASCII labels in Punycode (IDNA). Returns
+/// `None` if the name has no such form.
 fn ascii(name: &str) -> Option<String> {
-    // The rules for internationalized names would refuse names that are in use.
+    // The rules for internationalized names would refuse some ASCII names that are in use.
     if name.is_ascii() {
         return Some(name.to_ascii_lowercase());
     }
@@ -132,7 +133,7 @@ fn ascii(name: &str) -> Option<String> {
     Some(name.to_lowercase())
 }
 
-/// Reads a `srvAllowedHostsSuffix`, with the steps in the order of DRIVERS-3329, the official drivers' change.
+/// Reads a `srvAllowedHostsSuffix`. The order of the steps is taken from DRIVERS-3329, the official drivers' change.
 fn read_suffix(suffix: &str) -> Result<String, InvalidOption> {
     let refuse = |must| InvalidOption::new("srvAllowedHostsSuffix", must, format!("{suffix:?}"));
     let domain = ascii(suffix.trim_matches('.')).filter(|domain| SrvName::is_name(domain));
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn server_must_be_in_the_domain_of_the_name() {
-        // Prose tests 2, 3 and 4 of the specification, and servers that they accept.
+        // Prose tests 2, 3 and 4 of the specification, and servers that are accepted.
         let cases = [
             ("localhost", "host.localhost", true),
             ("localhost", "localhost.mongodb", false),
@@ -227,7 +228,7 @@ mod tests {
     #[cfg(feature = "srv")]
     #[test]
     fn public_suffix_is_refused() {
-        // The prose tests of the Public Suffix List that a suffix of two labels can exercise.
+        // Cases of the Public Suffix List's own tests, of two labels or more.
         let open = ["com.ac", "b.ck", "abc.nom.br", "xn--55qx5d.cn", "公司.cn", "co.uk", "github.io"];
         for domain in open {
             let error = read_suffix(domain).unwrap_err();

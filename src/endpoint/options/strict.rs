@@ -7,9 +7,9 @@ impl Options {
     /// Reads a connection string like [`parse`](Self::parse), but turns every warning into an error.
     ///
     /// [`resolve`](Self::resolve) then does the same for the TXT record of a `mongodb+srv://` name.
-    /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) then refuse options that only a
-    /// [`Client`](crate::Client) applies ([`unapplied`](Self::unapplied)), because commands on a pool would not have the
-    /// promised effect.
+    /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) also refuse options that only a
+    /// [`Client`](crate::Client) applies ([`unapplied`](Self::unapplied)), because commands on a pool would not have
+    /// the promised effect.
     ///
     /// ```
     /// use wharf::Options;

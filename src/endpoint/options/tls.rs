@@ -28,17 +28,18 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// to an authority, the validity period, and that the subject's alternative names contain the server's name or IP
 /// address.
 ///
-/// The files are read when an endpoint is built, so a change to them needs a new endpoint, or
+/// The files are read when an endpoint is built, so a change to them takes effect only with a new endpoint, or after
 /// [`Client::replace_options`](crate::Client::replace_options). The first connection of a process reads the system's
-/// authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name different ones). Connections use TLS 1.2 or 1.3. wharf wipes
-/// its copy of the client's key from memory, but *ring*, which signs with the key, does not wipe its own form.
+/// authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name different ones). Connections use TLS 1.2 or 1.3. wharf
+/// wipes its copy of the client's key from memory, but *ring*, which signs with the key, does not wipe its own copy.
 ///
 /// # Self-signed servers
 ///
 /// To accept a self-signed certificate of a server, put that certificate in the CA file, or give it to
 /// [`ca_pem`](Self::ca_pem) or [`ca_der`](Self::ca_der). It may be marked as an authority (`CA:TRUE`, as `openssl req
 /// -x509` writes it). Its name, its validity period and its purpose (key usage and extended key usage) are checked as
-/// for other certificates. An authority's certificate that is not self-signed is never accepted as a server's own.
+/// for other certificates. An authority's certificate that is not self-signed is never accepted as a server's
+/// certificate.
 ///
 /// # From memory
 ///
@@ -74,7 +75,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// # Revocation
 ///
 /// wharf asks servers to staple an OCSP response to the handshake. The response says whether the server's certificate
-/// was revoked (OCSP Support specification; RFC 6960). It verifies three things about the response:
+/// was revoked (OCSP Support specification; RFC 6960). wharf verifies three things about the response:
 ///
 /// - It is signed by the certificate's issuer, or by a responder that the issuer certified for this purpose.
 /// - It is about this certificate.
@@ -113,8 +114,8 @@ pub struct TlsOptions {
     /// `tlsCertificateKeyFile`: a PEM file with the client's certificate, the intermediate certificates if there are any,
     /// and the private key.
     ///
-    /// The key is in PKCS#8, PKCS#1 or SEC1. With the `cert-key-password` feature, PKCS#8 may be encrypted with AES
-    /// under PBKDF2 or scrypt. The legacy encryption of PEM itself is refused. Like
+    /// The key is in PKCS#8, PKCS#1 or SEC1. With the `cert-key-password` feature, PKCS#8 may be encrypted with AES,
+    /// using PBKDF2 or scrypt. The legacy encryption of PEM itself is refused. Like
     /// [`ca_file`](Self#structfield.ca_file), it is a regular file of at most 4 MiB. A warning is logged if users other
     /// than its owner may write to it.
     pub certificate_key_file: Option<PathBuf>,
@@ -247,8 +248,8 @@ impl TlsOptions {
     /// certificates, stapled OCSP responses, and the client's key.
     ///
     /// wharf does not use the process's default provider. To share that provider, pass a clone of
-    /// [`CryptoProvider::get_default`]. The provider decides how long it keeps the client's key and whether it wipes
-    /// it.
+    /// [`CryptoProvider::get_default`]. The provider decides how long it keeps the client's key, and whether it wipes
+    /// the key.
     pub fn crypto_provider(mut self, provider: Arc<CryptoProvider>) -> Self {
         self.crypto_provider = Some(Made(provider));
         self
@@ -257,10 +258,10 @@ impl TlsOptions {
     /// Sets the complete rustls configuration, for needs that no other option covers: your own verifier, a hardware
     /// key, a list of cipher suites.
     ///
-    /// Only the configuration decides. wharf adds only the server's name, which is the host in
+    /// The configuration alone applies. wharf adds only the server's name, which is the host in
     /// [`Options`](super::Options). Only the configuration's verifier checks certificates and stapled OCSP responses,
     /// and the system's authorities are not read. An endpoint is refused if any other option here is set, so that no
-    /// option is ignored. It is also refused for a Unix domain socket, because certificates hold no paths.
+    /// option is ignored. It is also refused for a Unix domain socket, because certificates contain no paths.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -344,7 +345,8 @@ impl TlsOptions {
         }
     }
 
-    /// `tlsInsecure`: sets all options that relax a check: the two `allow_invalid_…` and the two `disable_…`.
+    /// `tlsInsecure`: sets all four options that relax a check, which are the two `allow_invalid_…` and the two
+    /// `disable_…`.
     pub fn insecure(mut self, insecure: bool) -> Self {
         self.allow_invalid_certificates = insecure;
         self.allow_invalid_hostnames = insecure;

@@ -17,14 +17,14 @@ const MAX_APP_NAME: usize = 128;
 /// (Server Discovery and Monitoring specification).
 pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// The longest [`Options::busy_poll`]. A longer poll would only heat a core.
+/// The longest [`Options::busy_poll`]. A longer poll would only waste the time of a core.
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
 impl Options {
-    /// Checks that the options are valid, each alone and all together.
+    /// Checks that the options are valid, each on its own and all of them together.
     ///
-    /// Options that are valid may still be refused when they are [resolved](Options::resolve), because of the answers
-    /// from DNS.
+    /// Valid options may still be refused when they are [resolved](Options::resolve), because of the answers from the
+    /// DNS.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Options {
         self.pool.check()
     }
 
-    /// Refuses options whose SRV name is not resolved.
+    /// Refuses options whose SRV name has not been resolved.
     pub(crate) fn check_resolved(&self) -> Result<(), InvalidOption> {
         match &self.srv {
             Some(name) if self.hosts.is_empty() => Err(InvalidOption::because(
@@ -94,7 +94,7 @@ impl Options {
 
     /// Refuses a credential whose proof is the client's certificate, if connections would not present a certificate.
     ///
-    /// Parsing does not check this, because the specification's cases require it to succeed.
+    /// Parsing does not check this, because the specification's cases require the parsing to succeed.
     pub(crate) fn check_certificate(&self) -> Result<(), InvalidOption> {
         let Some(Credential { mechanism: Some(Mechanism::MongoDbX509), .. }) = &self.credential else { return Ok(()) };
         let name = Mechanism::MongoDbX509.name();

@@ -27,7 +27,7 @@ pub enum UriWarning {
     },
     /// A value that the option does not allow. The option is ignored.
     InvalidValue {
-        /// The error that strict parsing returns. It shows the value, unless that may hold a secret.
+        /// The error that strict parsing returns. The error shows the value, unless the value may be a secret.
         error: InvalidOption,
     },
     /// An option that is given more than once. The last value applies.
@@ -35,7 +35,7 @@ pub enum UriWarning {
         /// The option.
         option: &'static str,
     },
-    /// A server that is listed more than once. It counts once.
+    /// A server that is listed more than once. The repetition is ignored.
     RepeatedHost {
         /// The server's address. `None` if it may be part of a password.
         host: Option<String>,
@@ -58,12 +58,13 @@ pub enum UriWarning {
         /// The meaning of the word.
         meaning: bool,
     },
-    /// A mechanism property whose value contains a comma, at which other drivers would end the value. Set it in code.
+    /// A mechanism property whose value contains a comma. Other drivers would end the value there. Set such a property
+    /// in code.
     CommaInProperty {
         /// The property, or `(not shown)` if it may hold a secret.
         property: String,
     },
-    /// White space after the connection string, such as a line break. It is left out.
+    /// White space after the connection string, such as a line break. It is ignored.
     SpaceAtEnd,
     /// An option that has no effect, because of other options.
     NoEffect {

@@ -8,7 +8,8 @@ use bson::raw::cstr;
 use super::InvalidOption;
 use crate::text::milliseconds::limit_for_server;
 
-/// When a write counts as done (Read and Write Concern specification). The server decides anything that is not set.
+/// The conditions under which a write is acknowledged (Read and Write Concern specification). For a field that is not
+/// set, the server's default applies.
 ///
 /// A pool sends commands unchanged. A [`Client`](crate::Client) adds the write concern to writes that have none.
 ///
@@ -78,7 +79,7 @@ impl WriteConcern {
         Self { w_timeout: None, ..self }
     }
 
-    /// Returns the value of a command's `writeConcern`, or `None` if the server decides everything.
+    /// Returns the value of a command's `writeConcern`, or `None` if nothing is set.
     pub(crate) fn document(&self) -> Option<RawDocumentBuf> {
         let mut document = RawDocumentBuf::new();
         match &self.w {

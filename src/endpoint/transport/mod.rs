@@ -154,7 +154,7 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
     Err(unconnected(ConnectError { attempts, timeout }))
 }
 
-/// Returns every address of a host, at least one.
+/// Returns all addresses of a host. There is at least one.
 ///
 /// A failure here says nothing about the server's load, so its errors carry no label.
 async fn resolve(
@@ -176,14 +176,14 @@ async fn resolve(
     Ok(addresses)
 }
 
-/// Returns the establishment error for a stream that failed between its opening and the end of hello.
+/// Returns the establishment error for a stream that failed after it was opened and before hello completed.
 ///
-/// TLS may have failed rather than the network. In TLS 1.3, a client learns only after its own handshake that the
-/// server does not accept its certificate. Overload cannot cause such an error, so it has no label (CMAP specification,
-/// "Backpressure-enabled").
+/// TLS may have failed rather than the network. In TLS 1.3, a client has already completed its handshake when it learns
+/// that the server does not accept its certificate. Overload cannot cause such an error, so it has no label (CMAP
+/// specification, "Backpressure-enabled").
 ///
-/// This works if the server sends an alert. mongod 6.0 does not send one: it checks the client's certificate after the
-/// handshake, and closes without an alert, as an overloaded server does.
+/// A refusal by TLS is recognised only if the server sends an alert. mongod 6.0 sends no alert: it checks the client's
+/// certificate after the handshake, and closes the connection just as an overloaded server does.
 pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     if tls::is_refusal(&error) {
         EstablishError::permanent(stage, error)
@@ -192,7 +192,7 @@ pub(super) fn stream_failed(stage: Stage, error: io::Error) -> EstablishError {
     }
 }
 
-/// Adds a guess to the error, if the server ended the stream.
+/// Adds a guess about the cause to the error, if the server ended the stream.
 ///
 /// Overloaded servers also end streams, so the guess changes neither the error's kind nor its labels.
 pub(super) fn with_guess(error: io::Error, guess: &str) -> io::Error {
@@ -267,7 +267,8 @@ impl Transport {
         })
     }
 
-    /// Hands everything that was written to the operating system. If this returns `Pending`, the next call continues.
+    /// Passes everything that was written on to the operating system. If this returns `Pending`, the next call
+    /// continues.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(_) => Poll::Ready(Ok(())),
@@ -275,8 +276,8 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte, and as many as have arrived and fit in `room`, which must not be empty. Returns their
-    /// number.
+    /// Reads as many bytes as have arrived and fit in `room`, but at least one, and returns their number. `room` must
+    /// not be empty.
     ///
     /// Nothing was read if this returns `Pending`: the bytes stay in the stream.
     ///
@@ -294,8 +295,8 @@ impl Transport {
         })
     }
 
-    /// Takes the bytes that the runtime has noticed on a stream that is not being read, and returns their number. For a
-    /// plain socket on which nothing has arrived, this makes no system call.
+    /// Takes bytes that have arrived on a stream while no reply is expected, if the runtime has noticed them. Returns
+    /// their number. For a plain socket on which nothing has arrived, this makes no system call.
     ///
     /// # Errors
     ///
@@ -307,7 +308,8 @@ impl Transport {
         let taken = match &mut self.stream {
             Stream::Plain(socket) => socket.try_read(&mut bytes),
             Stream::Tls(stream) => {
-                // A TLS session ticket yields no bytes. The next read registers the right waker.
+                // A TLS session ticket yields no bytes. The waker does nothing here, because the next read registers
+                // its own.
                 let mut buffer = ReadBuf::new(&mut bytes);
                 match Pin::new(stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer) {
                     Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),

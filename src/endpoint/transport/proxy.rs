@@ -19,9 +19,9 @@ use crate::pool::runtime::LookUps;
 
 /// Connects to the server through `proxy`. The proxy resolves the server's name.
 ///
-/// Any failure is a network error, even if the proxy refuses the login, or its rules do not allow the connection
-/// ("Connection Establishment"). A failure says nothing about the server's load, even if the proxy reports that the
-/// server refused the connection, so no error has a label.
+/// Any failure is a network error, even if the proxy refuses the login or its rules forbid the connection ("Connection
+/// Establishment"). A failure says nothing about the server's load, even if the proxy reports that the server refused
+/// the connection, so no error has a label.
 pub(super) async fn connect(
     proxy: &ProxyOptions,
     look_ups: &LookUps,
@@ -55,8 +55,8 @@ pub(super) async fn connect(
     }
 }
 
-/// The first bytes that a proxy sends: the method, the outcome of a login if there is one, and its reply. The library
-/// reports the reply's code in words, but not every code.
+/// The first bytes that a proxy sends: the method, the outcome of a login if there is one, and its reply. They are kept
+/// for the reply's code, because the library translates codes into text and does not know all of them.
 #[derive(Default)]
 struct Heard {
     bytes: [u8; 6],

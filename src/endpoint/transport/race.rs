@@ -20,8 +20,8 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// Connects to `addresses` in the order of [`interleave`].
 ///
-/// The next attempt begins as soon as one has failed, or 250 ms after the last one began. The first attempt that
-/// succeeds wins, and the other attempts are dropped.
+/// The next attempt begins as soon as a running attempt fails, or 250 ms after the previous attempt began. The first
+/// attempt that succeeds wins, and the other attempts are dropped.
 pub(super) async fn connect_first<T, F>(
     addresses: Vec<SocketAddr>,
     connect: impl FnMut(SocketAddr) -> F,
@@ -106,7 +106,7 @@ where
     }
 }
 
-/// Removes the first attempt that ended.
+/// Removes the first attempt that has ended, and returns its address and outcome.
 fn poll_ended<T, F>(running: &mut Vec<Attempt<F>>, cx: &mut Context<'_>) -> Poll<(SocketAddr, io::Result<T>)>
 where
     F: Future<Output = io::Result<T>>,

@@ -18,8 +18,8 @@ use crate::endpoint::options::InvalidOption;
 /// How long a connection may be silent before the operating system probes its peer, and how long it waits for an answer
 /// before the next probe.
 ///
-/// Firewalls and load balancers forget connections after a few silent minutes. The system's default interval would give
-/// a dead peer eleven more minutes on Linux.
+/// Firewalls and load balancers forget a connection after a few minutes of silence. With the default interval of Linux,
+/// it would take eleven more minutes to detect a dead peer.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -38,7 +38,7 @@ pub(super) fn check_path(path: &Path) -> Result<(), InvalidOption> {
 /// A connected socket.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// A connected socket.
+    /// A TCP socket.
     Tcp(TcpStream),
     /// A Unix domain socket.
     #[cfg(unix)]
@@ -49,7 +49,8 @@ impl Socket {
     /// Connects to a TCP port.
     pub async fn connect(peer: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(peer).await?;
-        // A command is one write and then waits for its reply, so delaying it to gather more data gains nothing.
+        // A command is sent in one write, and the client then waits for the reply. Delaying the write to gather more
+        // data would gain nothing.
         stream.set_nodelay(true)?;
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
@@ -62,7 +63,7 @@ impl Socket {
         Ok(Self::Unix(UnixStream::connect(path).await?))
     }
 
-    /// Fails: this platform has no Unix domain sockets, and [`check_path`] refuses their paths.
+    /// Always fails, because this platform has no Unix domain sockets. [`check_path`] already refuses their paths.
     #[cfg(not(unix))]
     pub async fn connect_unix(_: &Path) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
@@ -88,7 +89,7 @@ impl Socket {
         }
     }
 
-    /// Writes as much as fits, if the runtime knows of any room. Otherwise returns
+    /// Writes as many bytes as fit, if the runtime considers the socket writable. Otherwise returns
     /// [`WouldBlock`](io::ErrorKind::WouldBlock).
     #[inline]
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
@@ -103,8 +104,8 @@ impl Socket {
     ///
     /// An ordinary drop would remove the socket from tokio's epoll instance, which parent and child share. The parent
     /// would then never be notified about its own socket again. Closing only the child's descriptor leaves the
-    /// registration alone: it belongs to the open socket, which the parent keeps open. The memory of the registration
-    /// is leaked.
+    /// registration intact, because the registration belongs to the socket, which the parent keeps open. The memory of
+    /// the registration is leaked.
     #[cfg(unix)]
     pub fn abandon_after_fork(self) {
         use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -33,7 +33,7 @@ async fn connect(address: SocketAddr, tls: Option<TlsOptions>) -> Transport {
     connector.connect(Deadline::after(AGES), Stages::UNMEASURED).await.unwrap()
 }
 
-/// The polled operations, as futures.
+/// Offers the polling methods as futures.
 impl Transport {
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|context| self.poll_write(context, bytes)).await
@@ -60,12 +60,13 @@ async fn secured(certificates: &Certificates) -> (Transport, TcpStream, TlsFront
     (transport, listener.accept().await.unwrap().0, front)
 }
 
-/// Returns bytes of an endless stream, each determined by its position, so that a missing or repeated byte is noticed.
+/// Returns a section of an endless stream. Each byte is determined by its position, so that a missing or repeated byte
+/// is noticed.
 fn bytes_from(place: usize, length: usize) -> Vec<u8> {
     (place..place + length).map(|place| (place % 251) as u8).collect()
 }
 
-/// Writes until the buffers of the peer, which does not read, are full. Cancels every write that is not complete at
+/// Writes until the buffers of the peer, which does not read, are full. Cancels every write that does not complete at
 /// once.
 async fn fill(transport: &mut Transport) -> usize {
     let mut written = 0;
@@ -75,7 +76,7 @@ async fn fill(transport: &mut Transport) -> usize {
             Ok(length) => written += length.unwrap(),
             Err(_) => cancelled += 1,
         }
-        // Bytes on their way through this process keep moving.
+        // The intermediate server runs in this process, and needs a turn to forward the bytes.
         tokio::task::yield_now().await;
     }
     written
@@ -157,7 +158,7 @@ async fn tls_read_sends_what_was_written() {
         assert_arrives(&mut peer, written).await;
         peer.write_all(b"answer").await.unwrap();
     };
-    // A cancelled read has taken nothing.
+    // A cancelled read takes no bytes.
     assert!(timeout(Duration::ZERO, transport.read(&mut buffer)).await.is_err());
     let (read, ()) = tokio::join!(timeout(AGES, transport.read(&mut buffer)), answering);
     read.expect("the end of the request was not sent").unwrap();

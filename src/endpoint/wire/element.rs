@@ -12,11 +12,11 @@ pub(crate) fn timestamp(value: &[u8]) -> Option<Timestamp> {
     Some(Timestamp { time: (both >> 32) as u32, increment: both as u32 })
 }
 
-/// Returns the type and the value's bytes of the element `name`, which must include the terminating zero byte.
+/// Returns the type of the element `name`, and the bytes of its value. `name` must include the terminating zero byte.
 ///
 /// The search steps over earlier elements by their lengths. It does not check them, so it costs a fraction of
-/// [`RawDocument::get`]. The search returns `None` at an element of a rare type or at invalid bytes: the caller must
-/// then use `get`. A result is always what `get` would have returned.
+/// [`RawDocument::get`]. At an element of a rare type or at invalid bytes, the search returns `None`, and the caller
+/// must use `get`. If it finds an element, `get` would have found the same one.
 pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
     let bytes = document.as_bytes();
     // The elements are between the document's length and the zero byte at its end.
@@ -36,9 +36,10 @@ pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'
     }
 }
 
-/// Shows `visit` the name, the type and the value's bytes of each element, stepping from one to the next like [`find`].
+/// Calls `visit` with the name, the type and the value's bytes of each element. Steps from one element to the next like
+/// [`find`].
 ///
-/// Returns whether all elements were shown. It stops at an element of a rare type and at invalid bytes.
+/// Returns whether all elements were visited. The walk ends early at an element of a rare type or at invalid bytes.
 pub(crate) fn walk<'d>(document: &'d RawDocument, mut visit: impl FnMut(&'d [u8], u8, &'d [u8])) -> bool {
     let bytes = document.as_bytes();
     let Some(mut rest) = bytes.get(4..bytes.len() - 1) else { return false };
@@ -50,8 +51,8 @@ pub(crate) fn walk<'d>(document: &'d RawDocument, mut visit: impl FnMut(&'d [u8]
     rest.is_empty()
 }
 
-/// Returns whether a document has an element with this name, stepping from one to the next like [`find`]. Returns `None`
-/// if it meets an element of a rare type or invalid bytes first.
+/// Returns whether a document has an element with this name. Steps from one element to the next like [`find`], and
+/// returns `None` if it meets an element of a rare type or invalid bytes first.
 pub(crate) fn has(document: &RawDocument, name: &[u8]) -> Option<bool> {
     let bytes = document.as_bytes();
     let mut rest = bytes.get(4..bytes.len() - 1)?;
@@ -89,8 +90,9 @@ fn end_of_name(named: &[u8]) -> Option<usize> {
     let mut at = 0;
     while let Some(&eight) = named.get(at..)?.first_chunk() {
         let word = u64::from_le_bytes(eight);
-        // The highest bit of a byte is set if it ends the search: subtracting one from zero sets it, and every byte that is
-        // not ASCII has it. The borrow may set it in a later byte, but not in an earlier one.
+        // The highest bit of a byte is set in `ends` if the byte ends the search: subtracting one from a zero byte sets
+        // the bit, and a byte that is not ASCII already has it. The borrow may set the bit of a later byte too, but
+        // never of an earlier byte.
         let ends = (word.wrapping_sub(LOWEST) | word) & HIGHEST;
         if ends != 0 {
             return Some(at + ends.trailing_zeros() as usize / 8);
@@ -197,7 +199,7 @@ mod tests {
             prop_assert_eq!(end_of_name(&bytes), bytes.iter().position(|&byte| byte == 0 || !byte.is_ascii()));
         }
 
-        /// For any invalid bytes, the search finds nothing that `get` does not find.
+        /// Even in invalid bytes, the search finds only what `get` finds too.
         #[test]
         fn found_element_is_what_a_strict_search_finds(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),

@@ -1,5 +1,5 @@
-//! The header before every message: its length, its number, the number of the message that it answers, and its
-//! operation.
+//! The header before every message. It holds the message's length, its number, the number of the message that it
+//! answers, and its operation.
 
 use std::cmp::Ordering;
 
@@ -33,7 +33,7 @@ pub struct Header {
 pub const LENGTH: usize = 16;
 
 impl Header {
-    /// Reads the header at the start of `bytes`; returns `None` if more bytes are needed.
+    /// Reads the header at the start of `bytes`. Returns `None` if more bytes are needed.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Header {
         Ok(Some(Self { message_length, request_id: field(4), response_to: field(8), op_code: field(12) }))
     }
 
-    /// Reads the header of the message that `bytes` must contain exactly.
+    /// Reads the header of a message. `bytes` must be exactly one whole message.
     ///
     /// # Errors
     ///

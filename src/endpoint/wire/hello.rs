@@ -110,10 +110,10 @@ pub struct HelloReply {
     /// 2,147,483,647, and applies the limit once the connection is established. Until then, no message may be longer than 1
     /// MiB.
     ///
-    /// Replies may be at most 48,000,000 bytes long, or less if the server says so, compressed or not. No server sends
-    /// longer replies, and this limits the memory of a connection. Memory for a reply is allocated as its bytes arrive,
-    /// not according to its declared length. A compressed reply takes its declared uncompressed length, if its bytes
-    /// can yield that.
+    /// Replies, compressed or not, may be at most 48,000,000 bytes long, or less if the server sets a lower limit. No
+    /// server sends longer replies, and the maximum bounds the memory of a connection. Memory for a reply is allocated
+    /// as its bytes arrive, not according to its declared length. For a compressed reply, the declared uncompressed
+    /// length is allocated, if the compressed bytes can yield that much.
     pub max_message_size: u32,
     /// `maxBsonObjectSize`: the largest document, in bytes. By default 16,777,216.
     pub max_document_size: u32,
@@ -134,15 +134,16 @@ pub struct HelloReply {
     /// `saslSupportedMechs`: the mechanisms of the user in the request, known or not; `None` if the user does not exist, or
     /// if the request named none.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
-    /// The whole reply. The reply of an established connection lacks `speculativeAuthenticate`, which only concerned the
-    /// authentication. The reply of a pool's connection has at most 16 KiB: some elements of a longer reply are left out.
+    /// The whole reply. The reply of an established connection lacks `speculativeAuthenticate`, which was needed only
+    /// to authenticate. The reply of a pool's connection has at most 16 KiB: some elements of a longer reply are left
+    /// out.
     pub document: RawDocumentBuf,
 }
 
 /// The kind of server at the other end of a connection. It changes only when the server restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A server without a replica set.
+    /// A server that is not part of a replica set.
     Standalone,
     /// A member of a replica set, even before the set is initiated.
     Member,
@@ -187,8 +188,8 @@ impl HelloReply {
         Ok(Self {
             min_wire_version: version("minWireVersion")?,
             max_wire_version: version("maxWireVersion")?,
-            // The minimum leaves room for the parts of a command around its own content, so that the limit cannot
-            // forbid every command.
+            // The minimum leaves room for everything in a message besides the command's own content, so that the limit
+            // cannot rule out every command.
             max_message_size: limit("maxMessageSizeBytes", DEFAULT_MAX_MESSAGE_SIZE, 1024, "1024 to 2147483647")?,
             max_document_size: limit("maxBsonObjectSize", 16 * 1024 * 1024, 1024, "1024 to 2147483647")?,
             max_write_batch_size: limit("maxWriteBatchSize", 100_000, 1, "1 to 2147483647")?,
@@ -291,7 +292,7 @@ impl HelloReply {
 
 impl fmt::Debug for HelloReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Destructured, so that a new field does not compile until it is considered here.
+        // Destructured, so that a new field causes a compile error until it is handled here.
         let Self {
             min_wire_version,
             max_wire_version,
@@ -305,7 +306,7 @@ impl fmt::Debug for HelloReply {
             compressors,
             sasl_supported_mechanisms,
             document,
-            // The document already shows it.
+            // The document already shows the role.
             role: _,
         } = self;
         f.debug_struct("HelloReply")
@@ -351,12 +352,12 @@ pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Resul
 /// about 5 KiB long.
 const KEPT_DOCUMENT: usize = 16 * 1024;
 
-/// The length, in bytes, up to which an element counts as short. Short elements are kept before long ones.
+/// The maximum length of an element, in bytes, that is considered short. Short elements are kept before long ones.
 const KEPT_ELEMENT: usize = 256;
 
 /// The maximum number of compressor or mechanism names that are read, and the maximum length of each, in bytes. Servers
-/// support a handful of each. Without these limits, the names in a hello could take ten times as much memory as the hello
-/// itself, if they are short.
+/// support a handful of each. Without these limits, many short names could take ten times as much memory as the hello
+/// that contains them.
 const MOST_NAMES: usize = 32;
 const LONGEST_NAME: usize = 64;
 
@@ -382,7 +383,7 @@ pub(crate) fn out_of_range(field: &'static str, value: i64, allowed: &'static st
     WireError::ReplyField { field, value: PeerText::of(value), allowed }
 }
 
-/// A server that does not work with this version of wharf, or with the mode that the options ask for. Retrying does not
+/// The server does not work with this version of wharf, or with the mode that the options require. Retrying does not
 /// help.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -411,7 +412,7 @@ pub enum IncompatibleServerError {
         /// The server's `maxWireVersion`.
         version: i32,
     },
-    /// The options ask for load-balanced mode, but the server is not behind a load balancer that supports it: its hello
+    /// The options require load-balanced mode, but the server is not behind a load balancer that supports it: its hello
     /// reply has no `serviceId`.
     #[error("Driver attempted to initialize in load balancing mode, but the server does not support this mode.")]
     NoLoadBalancer,

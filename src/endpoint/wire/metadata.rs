@@ -37,7 +37,7 @@ pub struct ClientMetadata {
     pub environment: FunctionEnvironment,
 }
 
-/// The operating system. Empty fields count as unknown.
+/// The operating system. An empty field means that the value is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperatingSystem {
     /// `os.type`, such as `Linux` or `Darwin`. If it is empty, `unknown` is sent.
@@ -68,8 +68,8 @@ pub struct FunctionEnvironment {
 }
 
 impl ClientMetadata {
-    /// Appends a library that wraps wharf ("Appending metadata"), unless it was already appended. An empty field counts as
-    /// not given.
+    /// Appends a library that wraps wharf ("Appending metadata"), unless it was already appended. An empty field is
+    /// treated as missing.
     ///
     /// # Errors
     ///
@@ -108,9 +108,10 @@ impl ClientMetadata {
 
     /// Returns the `client` document, of at most [`MAX_METADATA`] bytes.
     ///
-    /// Excess fields are left out in the specification's order: first all of `env` except its name, then all of `os` except
-    /// its type, then `env`, and finally the end of `platform`. The names and versions of libraries are never left out,
-    /// which is why [`append`](Self::append) refuses libraries that are too long.
+    /// If the document would be too long, fields are left out in the specification's order: first all of `env` except
+    /// its name, then all of `os` except its type, then `env`, and finally the end of `platform`. The names and
+    /// versions of libraries are never left out, which is why [`append`](Self::append) refuses libraries that are too
+    /// long.
     #[must_use]
     pub fn to_document(&self) -> RawDocumentBuf {
         let fits = |document: &RawDocumentBuf| document.as_bytes().len() <= MAX_METADATA;
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(document(&metadata).get("os"), Some(&doc! { "type": "Linux" }.into()));
         assert!(document(&metadata).contains_key("env"));
 
-        // With the environment's name the document is one byte too long; without it, the whole platform fits.
+        // With the environment's name, the document is one byte too long. Without it, the whole platform fits.
         let without_platform =
             ClientMetadata { platform: String::new(), environment: FunctionEnvironment::default(), ..full() };
         let os_type_only = OperatingSystem { kind: "Linux", ..OperatingSystem::default() };

@@ -4,8 +4,8 @@
 //! servers. Documents stay raw BSON: encoding copies their bytes after a header into a buffer that the caller reuses,
 //! and decoding borrows them from the buffer in which they were received.
 //!
-//! - [`header`]: the sixteen bytes before every message. It identifies `OP_MSG`; any other operation would be a sibling
-//!   of [`op_msg`] that starts from the same [`Header`].
+//! - [`header`]: the sixteen bytes before every message, which include the operation. A module for an operation other
+//!   than `OP_MSG` would be a sibling of [`op_msg`] that starts from the same [`Header`].
 //! - [`op_msg`]: requests and replies (OP_MSG specification).
 //! - [`compressed`]: the envelope of a compressed message (OP_COMPRESSED specification).
 //! - [`reply`]: whether a command succeeded, according to its reply.
@@ -49,7 +49,7 @@ pub use crate::text::printable::PeerText;
 /// own.
 pub const DEFAULT_MAX_MESSAGE_SIZE: u32 = 48_000_000;
 
-/// Invalid bytes from a peer, or a message that the limits forbid sending.
+/// A received message is invalid, or a message cannot be sent.
 ///
 /// After such an error in a received message, nothing more can be read from the connection.
 #[derive(Clone, PartialEq, Eq, Error)]
@@ -64,7 +64,7 @@ pub enum WireError {
         value: i64,
         /// The smallest length allowed, in bytes.
         least: u64,
-        /// The largest length allowed, in bytes: by the negotiated limits, or by the rest of the message.
+        /// The largest length that the negotiated limits or the rest of the message allow, in bytes.
         most: u64,
     },
     /// The bytes end too early.
@@ -107,7 +107,8 @@ pub enum WireError {
         /// The available compressors.
         allowed: String,
     },
-    /// The content of a compressed message is invalid for its compressor, or its length differs from the declared one.
+    /// The content of a compressed message is invalid for its compressor, or its length differs from the declared
+    /// length.
     #[error("compressedMessage is not valid {compressor} data: {reason}")]
     Compressed {
         /// The compressor that the message names.
@@ -195,7 +196,7 @@ pub enum WireError {
 
 crate::pool::error::debug_as_sentence!(WireError);
 
-/// Returns the text of [`WireError::ReplyField`] about its field.
+/// Returns what the message of [`WireError::ReplyField`] says about the field.
 fn requirement(value: &PeerText, allowed: &str) -> String {
     match value.as_str() {
         "missing" => "is missing".to_owned(),

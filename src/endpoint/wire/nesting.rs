@@ -8,13 +8,13 @@ use bson::{RawBsonRef, RawDocument};
 /// server stores at most 180 levels.
 pub(crate) const MOST_LEVELS: usize = 200;
 
-/// The length in bytes of a level: a type, an empty name, a length and an end.
+/// The minimum length of a level, in bytes: a type, an empty name, a length and an end.
 const SMALLEST_LEVEL: usize = 7;
 
 /// Returns whether a document has more than [`MOST_LEVELS`] levels, including itself.
 ///
-/// serde uses some of the thread's stack for each level, so it must not read such a document. Looks at each element
-/// once, and skips documents that are too short for so many levels.
+/// serde uses some of the thread's stack for each level, so it must not deserialize such a document. This function
+/// looks at each element once, and skips documents that are too short for so many levels.
 pub(crate) fn is_too_deep(document: &RawDocument) -> bool {
     if document.as_bytes().len() < MOST_LEVELS * SMALLEST_LEVEL {
         return false;
@@ -38,7 +38,7 @@ pub(crate) fn is_too_deep(document: &RawDocument) -> bool {
     false
 }
 
-/// Returns the document in a value, if it holds one. Does not read any other value.
+/// Returns the document in the element's value, if there is one. Values of other types are not read.
 fn nested_in<'d>(element: &RawElement<'d>) -> Result<Option<&'d RawDocument>, bson::error::Error> {
     use ElementType::{Array, EmbeddedDocument, JavaScriptCodeWithScope};
     if !matches!(element.element_type(), EmbeddedDocument | Array | JavaScriptCodeWithScope) {

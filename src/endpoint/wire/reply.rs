@@ -11,7 +11,7 @@ use super::{WireError, element};
 use crate::pool::error::Labels;
 use crate::text::printable::Printable;
 
-/// A command that the server executed or refused, and that failed: a reply with `ok: 0`.
+/// A reply with `ok: 0`: the server refused the command, or executed it without success.
 ///
 /// ```
 /// use wharf::OperationError;
@@ -30,7 +30,7 @@ pub struct ServerError {
     pub code: i32,
     /// The server's error name; empty if the reply has none.
     pub code_name: String,
-    /// The server's message for humans (`errmsg`).
+    /// The server's human-readable message (`errmsg`).
     pub message: String,
     /// The error labels that the specifications define.
     pub labels: Labels,
@@ -56,15 +56,15 @@ impl ServerError {
         StateChange::of(self.code, &self.message).or_else(of_concern)
     }
 
-    /// Returns whether the code is in the list of the retryable writes specification. The operation may then be retried
-    /// if no part of it was executed, or if it may be executed twice.
+    /// Returns whether the retryable writes specification lists the code as retryable. The operation may then be
+    /// retried if no part of it was executed, or if it may be executed twice.
     #[must_use]
     pub fn has_retryable_code(&self) -> bool {
         is_retryable_code(self.code)
     }
 
-    /// Reads an error's fields. A field of the wrong type counts as missing, because the failure itself matters more
-    /// than its description.
+    /// Reads an error's fields. A field of the wrong type is treated as missing, because the failure itself matters
+    /// more than its description.
     pub(crate) fn read(reply: &RawDocument) -> Self {
         let code = whole_number(reply, "code").ok().flatten();
         Self {
@@ -87,7 +87,7 @@ pub struct WriteConcernError {
     pub code: i32,
     /// The server's error name; empty if there is none.
     pub code_name: String,
-    /// The server's message for humans (`errmsg`).
+    /// The server's human-readable message (`errmsg`).
     pub message: String,
     /// The whole reply: the result of the command, and `writeConcernError` with its `errInfo`.
     pub reply: RawDocumentBuf,
@@ -131,7 +131,7 @@ pub enum StateChange {
     NotWritablePrimary,
     /// "node is recovering": for now, the server does not accept reads or writes.
     Recovering,
-    /// "node is shutting down": like `Recovering`, and the server's connections are about to end.
+    /// "node is shutting down": like `Recovering`, but the server's connections are also about to close.
     ShuttingDown,
 }
 
@@ -146,8 +146,8 @@ impl StateChange {
         }
     }
 
-    /// Returns the state that a code stands for. The message is considered only if the code is 0, which means that
-    /// there is no code.
+    /// Returns the change of state that a code stands for. The message is considered only if the code is 0, which means
+    /// that there is no code.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
             91 | 11600 => Some(Self::ShuttingDown),
@@ -162,13 +162,13 @@ impl StateChange {
     }
 }
 
-/// Returns the code of an error; 0 if it has none.
+/// Returns the code of an error, or 0 if it has none.
 pub(crate) fn code(error: &RawDocument) -> i32 {
     whole_number(error, "code").ok().flatten().and_then(|code| i32::try_from(code).ok()).unwrap_or(0)
 }
 
-/// Returns whether a part of the command exceeded the server's time limit, although the reply reports success: in its
-/// `writeErrors` or its `writeConcernError` (CSOT, "Error Transformations").
+/// Returns whether a part of the command exceeded the server's time limit, although the reply reports success. The
+/// reply says so in its `writeErrors` or its `writeConcernError` (CSOT, "Error Transformations").
 #[must_use]
 pub fn has_max_time_expired(reply: &RawDocument) -> bool {
     let expired = |error: &RawDocument| code(error) == MAX_TIME_MS_EXPIRED;
@@ -192,8 +192,8 @@ fn label_names(reply: &RawDocument) -> impl Iterator<Item = String> {
     reply.get_array("errorLabels").ok().into_iter().flat_map(texts)
 }
 
-/// Returns the value of a field, if it is text. Servers may cut their messages in the middle of a character, so bytes
-/// that are not UTF-8 become U+FFFD.
+/// Returns the value of a field, if it is text. Servers may truncate their messages in the middle of a character, so
+/// bytes that are not UTF-8 become U+FFFD.
 pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
     let mut elements = document.iter_elements().map_while(Result::ok);
     lossy(&elements.find(|element| element.key() == field)?)
@@ -224,9 +224,9 @@ pub const DUPLICATE_KEY: i32 = 11_000;
 /// The code of `ReauthenticationRequired`.
 pub const REAUTHENTICATION_REQUIRED: i32 = 391;
 
-/// Shows the server's message with line breaks and other control characters escaped, and cut after 1,024 bytes. The
-/// server must not be able to write its own lines into a log, or to fill the log. [`ServerError::message`] is the
-/// original text.
+/// Displays the server's message, with line breaks and other control characters escaped. The message is cut after 1,024
+/// bytes. The server must not be able to write its own lines into a log, or to fill the log. [`ServerError::message`]
+/// is the original text.
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, code_name, message, .. } = self;
@@ -267,7 +267,7 @@ const SUCCESS: [u8; 8] = 1.0_f64.to_le_bytes();
 /// Returns whether the reply begins with a successful `ok`, as a reply that returns nothing else does.
 #[inline]
 pub(crate) fn begins_with_success(reply: &RawDocument) -> bool {
-    // Right after the document's length.
+    // The first element comes right after the document's length.
     match reply.as_bytes().get(4..16) {
         Some([DOUBLE, b'o', b'k', 0, value @ ..]) => value == SUCCESS,
         _ => false,
@@ -283,7 +283,7 @@ fn is_true(value: &[u8]) -> bool {
 /// Like [`check`], but for a reply that does not begin with success.
 fn check_further(reply: &RawDocument) -> Result<(), Unsuccessful> {
     match element::find(reply, b"ok\0") {
-        // The form that servers write.
+        // The form in which servers write it.
         Some((DOUBLE, value)) if is_true(value) => Ok(()),
         _ => check_strictly(reply),
     }
@@ -322,7 +322,8 @@ pub(crate) fn has_field(document: &RawDocument, field: &str) -> bool {
     }
 }
 
-/// Returns the whole number in a field, which may have any numeric type; `None` if the field is missing or null.
+/// Returns the whole number in a field, which may have any numeric type. Returns `None` if the field is missing or
+/// null.
 pub(crate) fn whole_number(reply: &RawDocument, field: &'static str) -> Result<Option<i64>, WireError> {
     let refuse = |value: String| Err(WireError::ReplyField { field, value: value.into(), allowed: "a whole number" });
     match reply.get(field) {

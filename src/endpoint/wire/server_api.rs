@@ -6,7 +6,7 @@ use bson::raw::cstr;
 use crate::endpoint::options::ServerApi;
 
 /// Returns the elements that every command carries, without a document around them: `apiVersion`, and `apiStrict` and
-/// `apiDeprecationErrors` if they are set. Empty if no API is declared.
+/// `apiDeprecationErrors` if they are set. The result is empty if no API is declared.
 ///
 /// [`encode_with`](super::op_msg::encode_with) appends them to a command.
 #[must_use]

@@ -27,8 +27,8 @@ pub enum Grant<E: Environment> {
     Connection(Idle<E>),
     /// A permit to open a connection.
     Permit(Permit<E>),
-    /// Neither: the pool is not ready. Boxed, because a refusal is rare and an unboxed refusal would make every grant
-    /// larger than the two words that fit into registers.
+    /// Neither: the check-out is refused. The refusal is boxed because it is rare, and because without the box every
+    /// grant would be larger than the two words that fit into registers.
     Refused(Box<Refusal>),
 }
 
@@ -54,7 +54,7 @@ impl<E: Environment> fmt::Debug for Grant<E> {
 
 /// A connection that was taken from the top of its thread's stack and is being checked out.
 ///
-/// Call [`begin`](Self::begin) before dropping it; otherwise a timed use would have an end without a beginning.
+/// Call [`begin`](Self::begin) before dropping it. Otherwise, a timed use would end without having begun.
 #[must_use = "its use is yet to begin"]
 pub struct Hit<E: Environment> {
     lease: Lease<E>,
@@ -90,7 +90,8 @@ enum Sought<E: Environment> {
 enum Queued<E: Environment> {
     Waits {
         seat: Seat<Grant<E>>,
-        /// Whether the caller must serve permits, because the check-out waits for a drain's capacity or for the budget.
+        /// Whether the caller must call `serve_permits`, because the check-out waits for a drain's capacity or for the
+        /// budget.
         to_be_served: bool,
     },
     Granted(Grant<E>),
@@ -111,9 +112,9 @@ impl<E: Environment> Core<E> {
     ///
     /// # Race window
     ///
-    /// If a concurrent [`Core::clear`] has not reached this shard yet, the connection may be of the generation that is
-    /// being cleared. The check-out then counts as earlier than the clear. This cannot happen after `clear` has
-    /// returned.
+    /// If a concurrent [`Core::clear`] has not reached this shard yet, the connection may belong to the generation that
+    /// is being cleared. The check-out then counts as having happened before the clear. This cannot happen after
+    /// `clear` has returned.
     ///
     /// Never returns a connection that must be checked before its use; [`Core::acquire`] does.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
@@ -127,13 +128,13 @@ impl<E: Environment> Core<E> {
     /// # Race window
     ///
     /// The same as for [`Core::try_take`]. While another check-out is queuing up, this check-out may take a connection
-    /// from a shard that the other has not looked at yet. It then counts as earlier.
+    /// from a shard that the other check-out has not searched yet. It then counts as having arrived first.
     pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<E>> {
         self.first_usable(|| self.take_any())
     }
 
-    /// Takes connections until it finds one that has not perished. Returns it, unless it must be checked before its
-    /// use.
+    /// Takes connections until it finds one that has not perished. Returns that connection, unless the connection must
+    /// be checked before its use.
     #[inline]
     fn first_usable<'s>(&self, take: impl Fn() -> Popped<'s, E::Connection>) -> Option<Idle<E>>
     where
@@ -148,20 +149,20 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Checks out a connection in the most frequent case, in which the caller only has to take the top of its thread's
-    /// stack. The caller [begins](Hit::begin) the use.
+    /// Checks out a connection in the most frequent case: the caller only has to pop the top of its thread's stack. The
+    /// caller then [begins](Hit::begin) the use.
     ///
     /// Returns `None` in all other cases: the thread last used another pool, the stack is empty, a subscriber is
-    /// listening, the pool accounts for holders, connections must be vetted, or this connection must be checked before
-    /// its use. May also return `None` if another thread changes the stack at the same time, or if the top is neither
-    /// the thread's last slot nor one of the slab's first slots. Does the work of [`Core::try_take`] and
+    /// listening, the pool accounts for holders, connections must be vetted, or the connection on top must be checked
+    /// before its use. May also return `None` if another thread changes the stack at the same time, or if the top is
+    /// neither the thread's last slot nor one of the slab's first slots. A hit does the work of [`Core::try_take`] and
     /// [`Idle::check_out`] in one step.
     ///
-    /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call counts
-    /// as happening after it.
+    /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call is
+    /// treated as if it happened after the call.
     ///
-    /// No path through this function makes a call. So a caller whose only other calls are tail calls need not save
-    /// registers.
+    /// No path through this function contains a function call. So a caller whose only other calls are tail calls does
+    /// not have to save registers.
     #[inline]
     pub fn try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
         if self.attention.is_needed() {
@@ -171,7 +172,7 @@ impl<E: Environment> Core<E> {
         if Held::new(self, slot).needs_check() {
             return Self::put_aside(Held::new(self, slot));
         }
-        // Done first, while the slot's cache line is in the cache.
+        // The hit is counted first, while the slot's cache line is in the cache.
         let is_timed = E::METERED && slot.tally().count_hit();
         Some(Hit { lease: Lease::of(Held::new(self, slot)), is_timed })
     }
@@ -186,22 +187,22 @@ impl<E: Environment> Core<E> {
 
     /// Acquires a connection or a permit to open one, in the order of arrival.
     ///
-    /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and
-    /// otherwise queues up. It does not take a lock before it queues up, unless it closes a connection on the way or
-    /// the pool is not ready.
+    /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and queues
+    /// up if it gets neither. Before it queues up, it takes a lock only if it closes a connection on the way or if the
+    /// pool is not ready.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the queue. A grant that it has received but not returned goes to the next check-out
-    /// in the queue, or back to the pool.
+    /// Dropping the future removes the check-out from the queue. If the future has received a grant but not returned
+    /// it, the grant goes to the next check-out in the queue, or back to the pool.
     pub fn acquire(self: &Arc<Self>) -> Acquire<'_, E> {
         Acquire { core: self, waiter: Waiter::new() }
     }
 
     /// Waits for a returned connection while the caller opens its own, or is about to.
     ///
-    /// The caller stays in front of all later check-outs. If a connection has become available in the meantime, the
-    /// caller gets it.
+    /// The caller stays ahead of all later check-outs. If a connection has become available in the meantime, the caller
+    /// gets it.
     ///
     /// # Cancel safety
     ///
@@ -210,10 +211,11 @@ impl<E: Environment> Core<E> {
         OpenerWait(self.acquire())
     }
 
-    /// Acquires again for a check-out whose granted connection cannot be used: an [`Idle`] that has gone stale, or a
-    /// [`Checking`](super::Checking) that has failed. Unless something is available at once, the check-out waits in front
-    /// of all waiters that were never granted anything. Drops the token, which closes the connection, but only once its
-    /// capacity can go to this check-out.
+    /// Acquires another connection or permit for a check-out whose granted connection cannot be used. The token
+    /// `useless` is an [`Idle`] that has gone stale, or a [`Checking`](super::Checking) that has failed. Unless
+    /// something is available at once, the check-out waits ahead of all waiters that were never granted anything. The
+    /// token, whose drop closes the connection, is dropped only then, so that the connection's capacity can go to this
+    /// check-out.
     ///
     /// # Cancel safety
     ///
@@ -224,8 +226,7 @@ impl<E: Environment> Core<E> {
 
     /// Searches the shards, then asks for a permit. If neither succeeds, the caller has to queue up.
     fn seek(self: &Arc<Self>) -> Sought<E> {
-        // Waiting check-outs come first. If no check-out is waiting any more, `queue_up` repeats all the following
-        // steps.
+        // Waiting check-outs come first. If none is waiting any more, `queue_up` repeats all the following steps.
         if self.own_shard().is_waited_for() {
             return Sought::Behind;
         }
@@ -236,7 +237,8 @@ impl<E: Environment> Core<E> {
             self.close_stale(Self::CLOSED_ON_THE_WAY);
             // The word is read before the shards are searched, and the admission swaps the word only if it still equals
             // this reading. If a connection stops being pending after the reading, the swap fails. If the connection
-            // stopped being pending earlier, it was also pushed earlier, and the search finds it (ordering 2).
+            // stopped being pending before the reading, it was also pushed before the reading, and the search finds it
+            // (ordering 2).
             let counts = self.capacity.load();
             match self.take_any() {
                 Popped::Slot(slot) => match self.vet(Held::new(self, slot)) {
@@ -267,8 +269,8 @@ impl<E: Environment> Core<E> {
     ///
     /// Looks at each shard at most once. Threads with different hints look at different shards at each step, and in
     /// different orders: 0, 1, 2, 3 … for the first thread, 1, 0, 3, 2 … for the second, 2, 3, 0, 1 … for the third. If
-    /// each moved on to the neighbouring shard instead, all threads that pass the same empty shards would meet at the
-    /// first shard with a connection.
+    /// each thread moved on to the neighbouring shard instead, all threads that pass the same empty shards would meet
+    /// at the first shard with a connection.
     pub(super) fn take_any(&self) -> Popped<'_, E::Connection> {
         let first = self.environment.shard_hint();
         for distance in 0..self.shards.len() {
@@ -285,17 +287,17 @@ impl<E: Environment> Core<E> {
     ///
     /// INV-5 (while check-outs wait): under the list's lock, if a check-out is in the queue, then all shards are
     /// flagged and empty. If the queue contains a waiter, and not only openers, then the capacity word is flagged as
-    /// well. It admitted no connection when the flag was raised, and capacity that was released since then goes only to
-    /// the first waiter, under the list's lock. Under a budget, the flag is always raised, and the caller then serves
-    /// the first waiter.
+    /// well. The word admitted no connection when the flag was raised, and capacity that has been released since then
+    /// goes only to the first waiter, under the list's lock. Under a budget, the flag is always raised, and the caller
+    /// then serves the first waiter.
     ///
     /// This function establishes the invariant for the first check-out in the queue. It raises the flags, so that every
     /// later push and release takes the list's lock. Each shard's flag is raised in the step that finds the shard
     /// empty.
     fn queue_up(self: &Arc<Self>, lane: Lane) -> Queued<E> {
         let mut queue = self.wait_list.lock_with_room(lane);
-        // A clear changes the word before it takes the list's lock to fail the waiters. So either this check-out sees
-        // the change, or the clear finds it in the queue.
+        // A clear changes the pool word before it takes the list's lock to fail the waiters. So either this check-out
+        // sees the change, or the clear finds this check-out in the queue.
         if self.state.load().phase != Phase::Ready {
             return Queued::NotReady;
         }
@@ -304,7 +306,7 @@ impl<E: Environment> Core<E> {
             let found = self.look_for_the_first(&queue);
             // Relaxed: a hint, as in `seek`.
             let stale = self.stale.load(Ordering::Relaxed) > 0;
-            // If a connection is stale, `settle` lowers the flag that this may raise.
+            // If a connection is stale, `settle` lowers the flag that `admit_or_wait` may raise.
             let refused = found.is_none().then(|| self.capacity.admit_or_wait(limits).err()).flatten();
             let admitted = found.is_none() && refused.is_none();
             if found.is_some() || stale || admitted {
@@ -318,20 +320,22 @@ impl<E: Environment> Core<E> {
                     None if admitted => Queued::Granted(Grant::Permit(Permit::new(self.clone()))),
                     None => Queued::Again,
                 };
-                // `seek` does not get this far while an opener is waiting.
+                // While an opener is waiting, `seek` returns before it closes stale connections, so they are closed
+                // here.
                 self.close_stale(Self::CLOSED_ON_THE_WAY);
                 return queued;
             }
             to_be_served = self.is_budgeted() || refused.is_some_and(|counts| counts.wants_a_drain_displaced(limits));
         }
-        // The first waiter displaces a drain (INV-8). The thread that releases its capacity looks for the next waiter.
+        // The first waiter displaces a drain (INV-8). The thread that releases the drain's capacity looks for the next
+        // waiter.
         match queue.enqueue(lane) {
             Some(seat) => {
                 self.queue_begins();
                 Queued::Waits { seat, to_be_served }
             }
             None if queue.is_full(lane) => {
-                // If no check-out may wait, the first asks for a place of the budget here.
+                // If no check-out may wait, the first check-out asks for a place of the budget here.
                 let is_first = queue.first_waiting_lane().is_none();
                 let admitted = is_first && self.is_budgeted() && self.admit_first(self.limits()).is_ok();
                 self.settle(&queue);
@@ -344,7 +348,7 @@ impl<E: Environment> Core<E> {
                 }
                 Queued::Full
             }
-            // Other newcomers, which joined without the lock, took the cells.
+            // Other check-outs have joined without the lock and taken the cells.
             None => Queued::Again,
         }
     }
@@ -378,14 +382,14 @@ impl<E: Environment> Core<E> {
 
     /// Queues up as an opener, unless a connection turns out to be available. Establishes INV-5 as `queue_up` does.
     ///
-    /// Does not check the phase, for three reasons. A clear does not fail a check-out whose own connection is on the
-    /// way. If that connection has not been created yet, `Permit::create` refuses to create it unless the pool is ready
-    /// again. And a pool that is not ready has nothing to hand over.
+    /// Does not check the phase, for three reasons. A clear does not fail a check-out whose own connection is being
+    /// opened. If that connection has not been created yet, `Permit::create` refuses to create it unless the pool is
+    /// ready again. Finally, a pool that is not ready has nothing to hand over.
     fn queue_up_as_opener(self: &Arc<Self>) -> Result<Seat<Grant<E>>, Idle<E>> {
         loop {
             let mut queue = self.wait_list.lock_with_room(Lane::Openers);
             let Some(slot) = self.look_for_the_first(&queue) else {
-                // Only the holder of the lock joins this lane.
+                // Only the holder of the lock can join this lane.
                 return Ok(queue.enqueue(Lane::Openers).expect("BUG: the room for an opener is gone"));
             };
             self.settle(&queue);
@@ -396,8 +400,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// If no check-out is waiting yet, takes an available connection or, if there is none, raises the flags of all
-    /// shards for the caller, which is about to queue up. If this returns a connection, the caller must call
+    /// If no check-out is waiting yet, takes an available connection. If no connection is available, raises the flags
+    /// of all shards for the caller, which is about to queue up. If this returns a connection, the caller must call
     /// [`Core::settle`].
     fn look_for_the_first(&self, queue: &LockedWaitList<Grant<E>>) -> Option<&Slot<E::Connection>> {
         if !queue.is_empty(Lane::Openers) || queue.first_waiting_lane().is_some() {
@@ -426,7 +430,7 @@ impl<E: Environment> Acquire<'_, E> {
         self.waiter.is_queued()
     }
 
-    /// Polls as [`Future::poll`] does. For a check-out that has entered the queue, this takes only a few steps.
+    /// Polls like [`Future::poll`]. For a check-out that has entered the queue, this takes only a few steps.
     #[inline]
     pub fn poll_again(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Grant<E>> {
         if self.is_queued() { self.core.wait_list.poll(&mut self.waiter, context) } else { self.poll(context) }
@@ -444,7 +448,7 @@ impl<E: Environment> Future for Acquire<'_, E> {
         loop {
             match core.seek() {
                 Sought::Granted(grant) => return Poll::Ready(grant),
-                // If waiters are in the queue, a clear that has changed the phase has not failed them yet, and will
+                // If a clear has changed the phase while waiters are in the queue, it has not failed them yet. It will
                 // fail this check-out along with them.
                 Sought::Behind => {
                     if let Some(polled) = core.wait_list.try_join(waiter, context.waker()) {
@@ -474,7 +478,7 @@ impl<E: Environment> Acquire<'_, E> {
     #[inline(never)]
     fn leave(&mut self) {
         let grant = self.core.wait_list.leave(&mut self.waiter, |queue| self.core.settle(queue));
-        // Dropped here, outside of the lock, the grant goes to the next check-out in the queue.
+        // The grant is dropped outside the lock. It then goes to the next check-out in the queue.
         drop(grant);
     }
 }
@@ -498,7 +502,7 @@ impl<E: Environment, T: Unpin> Future for Reacquire<'_, E, T> {
                 break polled;
             }
         };
-        // The capacity goes to the first waiter, which may be this check-out.
+        // Closes the connection. Its capacity goes to the first waiter, which may be this check-out.
         drop(useless.take());
         polled
     }

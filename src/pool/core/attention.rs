@@ -1,12 +1,13 @@
-//! The reasons why check-outs and check-ins have more to do than pop and push.
+//! The reasons why check-outs and check-ins must do more than pop and push.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The reasons why check-outs and check-ins leave the shortest path. The hot path asks one question,
-/// [`Attention::is_needed`]; the long path then looks at the reasons.
+/// The reasons why check-outs and check-ins leave the shortest path. The hot path checks only [`Attention::is_needed`].
+/// If it returns true, the long path checks each reason.
 ///
-/// Check-outs and check-ins in progress may miss a reason that is added or removed concurrently. If the effect of a
-/// reason must not be missed, the reason is added before the effect is published, and removed after it ends.
+/// Check-outs and check-ins in progress may miss a reason that is added or removed concurrently. If check-outs and
+/// check-ins must not miss the effect of a reason, the reason is added before its effect is published, and removed only
+/// after the effect has ended.
 #[derive(Debug, Default)]
 pub(super) struct Attention(AtomicU8);
 

@@ -1,8 +1,8 @@
 //! A limit on the total number of connections of several pools.
 //!
 //! Under a budget, each connection that a pool's capacity word counts holds a *place*. The pool takes the place before
-//! the word counts the connection, and gives it back after the word has stopped counting it (`sharing.rs`). So the
-//! pools never hold more connections than the budget has places.
+//! the word counts the connection, and gives the place back after the word has stopped counting the connection
+//! (`sharing.rs`). So the pools never hold more connections than the budget has places.
 //!
 //! # The queue
 //!
@@ -18,27 +18,27 @@
 //! gives one up:
 //!
 //! 1. The pools are searched for an idle connection, which is closed. The pool with the most places comes first.
-//! 2. If there is no idle connection and a pool starves, the pools that hold more than their fair share are *asked*.
-//!    Each of them closes the next connection that comes back, as long as a pool starves.
+//! 2. If there is no idle connection and a pool starves, the pools that hold more than their fair share are *asked*. As
+//!    long as a pool starves, each of them closes the next connection that is returned to it.
 //!
 //! A place is *leaving* while its connection is being closed for another pool. No further connection is closed while
-//! the places that are free or leaving suffice for the pools in the queue.
+//! there are enough free or leaving places for the pools in the queue.
 //!
 //! # Race window
 //!
 //! A check-in in progress may miss that its pool was asked. A connection may also become idle in a pool that was not
-//! asked. In both cases, the connection stays idle until a pool in the queue looks again during its maintenance. To
-//! notice such a connection at once, every check-in would have to look.
+//! asked. In both cases, the connection stays idle until a pool in the queue searches again during its maintenance.
+//! Noticing such a connection at once would require every check-in to look at the budget.
 //!
 //! # One thread at a time
 //!
-//! A change of the books may let a pool in the queue continue. After such a change, the thread calls [`Budget::settle`]
-//! without holding a lock. There, one thread at a time does what the books require, step by step. If another thread is
-//! already there, the caller leaves the work to that thread. So a step that closes a connection does not start the next
-//! step inside itself, however many connections are closed.
+//! A change to the books may allow a pool in the queue to continue. After such a change, the thread calls
+//! [`Budget::settle`] without holding a lock. In this function, one thread at a time takes the steps that the books
+//! require. If another thread is already doing so, the caller leaves the work to that thread. So a step that closes a
+//! connection never runs the next step inside itself, however many connections are closed.
 //!
-//! No work is lost: the thread that ends the work has seen, under the same lock, that nothing is left to do. So no
-//! place stays free while a pool is in the queue, unless a thread is about to settle the books.
+//! No work is lost: a thread stops settling only after it has seen, under the same lock, that nothing is left to do. So
+//! no place stays free while a pool is in the queue, unless a thread is about to settle the books.
 //!
 //! The books' lock is the innermost lock. It is taken under a pool's locks, and no lock is taken under it.
 
@@ -70,13 +70,13 @@ use crate::pool::sync::Mutex;
 /// ```
 ///
 /// If the budget is used up, a pool that needs a connection waits for its turn. An idle connection of another pool is
-/// closed for it. If there is none, it gets the next connection that comes back to a pool with more than its fair
-/// share.
+/// closed for it. If there is no idle connection, it gets the place of the next connection that is returned to a pool
+/// with more than its fair share.
 ///
 /// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only places that the other pools leave free. The
 /// [guide](crate::guide::operating_pools#a-budget-for-several-pools) explains the rules.
 ///
-/// In a forked child, a budget is empty at first, and counts only the child's connections.
+/// In a forked child, a budget starts at zero and counts only the child's connections.
 #[derive(Clone)]
 pub struct Budget(Arc<Shared>);
 
@@ -85,17 +85,17 @@ struct Shared {
     /// The process that created the budget.
     process: u32,
     books: Mutex<Books>,
-    /// The budget of a forked child.
+    /// The budget that replaces this one in a forked child.
     after_fork: OnceLock<Budget>,
 }
 
 struct Books {
     size: u32,
-    /// The places that no connection holds.
+    /// The number of places that no connection holds.
     free: u32,
     accounts: BTreeMap<u64, Account>,
     next_ticket: u64,
-    /// Whether to look for idle connections, for the pools in the queue.
+    /// Whether to search for idle connections on behalf of the pools in the queue.
     looks: bool,
     /// Whether a thread is settling the books.
     is_settling: bool,
@@ -104,31 +104,33 @@ struct Books {
 /// The account of a pool that holds places or is in the queue.
 struct Account {
     pool: Weak<dyn Sharer>,
-    /// The places that the pool holds.
+    /// The number of places that the pool holds.
     held: u32,
     /// How many of them are leaving: their connections are being closed for other pools.
     leaving: u32,
     /// The pool's turn, while it is in the queue.
     ticket: Option<u64>,
-    /// Whether the pool was asked to give up a connection when one comes back. The pool knows this too. But asking it a
-    /// second time would need a handle, and dropping the handle under the lock could drop the pool.
+    /// Whether the pool was asked to give up the next connection that is returned to it. The pool records this too. But
+    /// finding that out from the pool would need a handle to it, and dropping the handle under the lock could drop the
+    /// pool.
     is_asked: bool,
 }
 
-/// A budget's view of a pool under it. Called without the books' lock, except for [`Sharer::ask`].
+/// A budget's view of a pool under it. The methods are called without the books' lock, except for [`Sharer::ask`].
 pub(super) trait Sharer: Send + Sync {
-    /// Lets the pool take places for its waiters. Afterwards, the pool has left the queue, or it has to wait for its
+    /// Lets the pool take places for its waiters. Afterwards, the pool either has left the queue or must wait for its
     /// turn.
     fn serve(self: Arc<Self>);
 
-    /// Closes an idle connection, if there is one and the budget still needs it. Returns whether it did.
+    /// Closes an idle connection, if there is one and the budget still needs its place. Returns whether a connection
+    /// was closed.
     fn give_up_idle(self: Arc<Self>) -> bool;
 
-    /// Makes the pool's check-ins ask [`Budget::gives_one_up`].
+    /// Makes the pool's check-ins call [`Budget::gives_one_up`].
     fn ask(&self);
 }
 
-/// A step that the books require. It owns its pools, so that no pool is dropped under the lock.
+/// A step that the books require. It owns handles to its pools, so that no pool is dropped under the lock.
 enum Step {
     Serve(Arc<dyn Sharer>),
     Search(Vec<Arc<dyn Sharer>>),
@@ -137,7 +139,7 @@ enum Step {
 }
 
 impl Account {
-    /// The places that the pool will hold once none is leaving.
+    /// Returns the number of places that the pool will hold once none is leaving.
     fn kept(&self) -> u32 {
         self.held - self.leaving
     }
@@ -153,7 +155,8 @@ impl Books {
         self.accounts.entry(number).or_insert_with(new)
     }
 
-    /// Changes an account, if there is one. Closes it if the pool holds nothing and wants nothing.
+    /// Changes an account, if there is one. Removes the account if the pool then holds no place and is not in the
+    /// queue.
     fn change(&mut self, number: u64, change: impl FnOnce(&mut Account)) {
         if let Entry::Occupied(mut entry) = self.accounts.entry(number) {
             change(entry.get_mut());
@@ -196,7 +199,7 @@ impl Books {
         (self.free > 0).then(|| in_queue.min().map(|(_, _, number)| number)).flatten()
     }
 
-    /// Returns whether there are fewer free and leaving places than accounts of this kind.
+    /// Returns whether the free and leaving places are fewer than the accounts for which `is_meant` returns true.
     fn lacks_places(&self, is_meant: impl Fn(&Account) -> bool) -> bool {
         let leaving: u32 = self.accounts.values().map(|account| account.leaving).sum();
         self.accounts.values().filter(|account| is_meant(account)).count() > (self.free + leaving) as usize
@@ -206,15 +209,15 @@ impl Books {
         self.lacks_places(|account| account.ticket.is_some())
     }
 
-    /// Returns the fair share if a pool starves and no place is free or leaving for it. Pools with more places then
-    /// give places up.
+    /// Returns the fair share if a pool starves and no place is free or leaving for it. Pools that hold more than this
+    /// share must then give up places.
     fn share_to_be_kept(&self) -> Option<u32> {
         let share = self.fair_share();
         self.lacks_places(|account| account.starves(share)).then_some(share)
     }
 
-    /// Asks the pools that hold more than the fair share, if a pool starves. Returns the pools that were not asked
-    /// before.
+    /// If a pool starves, asks the pools that hold more than the fair share to give up a connection. Returns the pools
+    /// that were not asked before.
     fn ask(&mut self) -> Vec<Arc<dyn Sharer>> {
         let Some(share) = self.share_to_be_kept() else { return Vec::new() };
         let asked = |account: &mut Account| {
@@ -223,14 +226,14 @@ impl Books {
             }
             let pool = account.pool.upgrade()?;
             account.is_asked = true;
-            // Under the lock, so that no check-in of the pool mistakes this request for an earlier request.
+            // The pool is asked under the lock, so that none of its check-ins mistakes this request for an earlier one.
             pool.ask();
             Some(pool)
         };
         self.accounts.values_mut().filter_map(asked).collect()
     }
 
-    /// Returns the pools in the order in which to search them for an idle connection.
+    /// Returns the pools in the order in which they are searched for an idle connection.
     fn by_holdings(&self) -> Vec<Arc<dyn Sharer>> {
         let mut accounts: Vec<_> = self.accounts.values().filter(|account| account.kept() > 0).collect();
         accounts.sort_by_key(|account| Reverse(account.kept()));
@@ -271,8 +274,8 @@ impl Budget {
         Self(Arc::new(Shared { size, process: std::process::id(), books, after_fork: OnceLock::new() }))
     }
 
-    /// Returns this budget or, in a forked child, its successor. Does not take a lock, because its holder may not exist
-    /// in the child.
+    /// Returns this budget or, in a forked child, its successor. Does not take a lock, because the thread that holds
+    /// the lock may not exist in the child.
     pub(crate) fn here(&self) -> Self {
         let Shared { size, process, after_fork, .. } = &*self.0;
         if *process == std::process::id() { self.clone() } else { after_fork.get_or_init(|| Self::of(*size)).here() }
@@ -303,8 +306,8 @@ impl Budget {
         true
     }
 
-    /// Takes a place and leaves the queue, or queues up. In the second case, the caller then calls
-    /// [`settle`](Self::settle).
+    /// Takes a place and leaves the queue, or else queues up. Returns whether it took a place. If not, the caller must
+    /// then call [`settle`](Self::settle).
     pub(super) fn take_or_queue(&self, number: u64, pool: impl FnOnce() -> Weak<dyn Sharer>) -> bool {
         let mut books = self.0.books.lock();
         let next = books.next_ticket;
@@ -328,7 +331,7 @@ impl Budget {
         self.0.books.lock().change(number, |account| account.ticket = None);
     }
 
-    /// Gives a place back. The caller then calls [`settle`](Self::settle).
+    /// Gives a place back. The caller must then call [`settle`](Self::settle).
     pub(super) fn give_back(&self, number: u64, was_leaving: bool) {
         let mut books = self.0.books.lock();
         books.change(number, |account| {
@@ -338,7 +341,8 @@ impl Budget {
         books.free += 1;
     }
 
-    /// Returns whether the pool must close an idle connection. If so, the place counts as leaving.
+    /// Returns whether the pool must close an idle connection. If so, the connection's place counts as leaving from now
+    /// on.
     pub(super) fn gives_idle_up(&self, number: u64) -> bool {
         let mut books = self.0.books.lock();
         let gives = books.lacks_places_for_the_queue();
@@ -348,8 +352,8 @@ impl Budget {
         gives
     }
 
-    /// Returns whether a pool that was asked must close the connection that comes back. If so, the place counts as
-    /// leaving. If not, the pool is no longer asked, and `forget` is called under the lock.
+    /// Returns whether a pool that was asked must close the connection that is being returned. If so, the connection's
+    /// place counts as leaving from now on. If not, the request is withdrawn, and `forget` is called under the lock.
     pub(super) fn gives_one_up(&self, number: u64, forget: impl FnOnce()) -> bool {
         let mut books = self.0.books.lock();
         let share = books.share_to_be_kept();
@@ -367,13 +371,14 @@ impl Budget {
         }
     }
 
-    /// Looks for idle connections again, because some may have become idle since the pools in the queue looked.
+    /// Searches for idle connections again, because some may have become idle since the last search.
     pub(super) fn look_again(&self) {
         self.0.books.lock().looks = true;
         self.settle();
     }
 
-    /// Does what the books require, unless another thread is doing so. The caller must not hold a lock.
+    /// Takes the steps that the books require, unless another thread is already doing so. The caller must not hold a
+    /// lock.
     pub(super) fn settle(&self) {
         let mut is_mine = false;
         loop {

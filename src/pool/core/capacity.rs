@@ -1,9 +1,9 @@
 //! The capacity word: the numbers of existing and of pending connections, packed into one `AtomicU64`.
 //!
-//! Every creation of a connection, by a check-out or in the background, is one compare-and-swap of this word, so both
-//! limits hold together at every instant. A caller that needs a connection reads the word, searches the shards, and
-//! then swaps the word that it read (see [`Capacity::try_admit`]). A version in the word shows whether the word has
-//! changed in between.
+//! Every connection, whether a check-out or the background task opens it, is admitted by one compare-and-swap of this
+//! word. So both limits hold at every instant. A caller that needs a connection reads the word, searches the shards,
+//! and then swaps the word that it read (see [`Capacity::try_admit`]). A version number in the word shows whether the
+//! word has changed in between.
 
 use crate::pool::sync::atomic::{AtomicU64, Ordering};
 use crate::pool::sync::unless_mutant;
@@ -15,14 +15,14 @@ pub(super) struct Counts {
     pub(super) total: u32,
     /// Pending connections. A permit counts as a pending connection.
     pub(super) pending: u32,
-    /// The waiting flag: the queue contains a waiter, that is, a check-out without a connection on the way. Capacity
-    /// that becomes free belongs to the first waiter. Changes only under the wait list's lock.
+    /// The waiting flag: the queue contains a waiter, that is, a check-out for which no connection is being opened.
+    /// Capacity that becomes free goes to the first waiter. Changes only under the wait list's lock.
     pub(super) waiting: bool,
     /// The draining flag: some connections are being drained, and their drains can be displaced. Changes only under the
     /// registry's lock.
     pub(super) draining: bool,
-    /// The displacing flag: a drain was ended for a waiter. The waiter gets the connection's capacity once it is
-    /// closed.
+    /// The displacing flag: a drain was ended for a waiter. The waiter gets the connection's capacity once the
+    /// connection is closed.
     displacing: bool,
     /// Counts the changes, modulo 2^21.
     version: u32,
@@ -68,8 +68,8 @@ impl Counts {
         self.total < limits.total && self.pending < limits.pending
     }
 
-    /// Returns whether a waiter lacks only capacity under `maxPoolSize` that displacing a drain would provide. One
-    /// drain is displaced at a time: the release of its capacity leads to the next call.
+    /// Returns whether a waiter lacks only capacity under `maxPoolSize`, which displacing a drain would provide. One
+    /// drain is displaced at a time: after its capacity is released, this function is called again.
     pub(super) fn wants_a_drain_displaced(self, limits: CapacityLimits) -> bool {
         let is_full = self.total >= limits.total && self.pending < limits.pending;
         is_full && self.waiting && self.draining && !self.displacing
@@ -105,8 +105,9 @@ impl Capacity {
         self.0
             // Relaxed: the version guarantees that this replaces exactly the word that `load` acquired, unless a
             // multiple of 2^21 changes came in between. In that case an admission may open a connection, within the
-            // limits, although another is available. An admission publishes nothing, and as a read-modify-write it
-            // continues the release sequence of the earlier changes. On failure the caller starts again with `load`.
+            // limits, although another connection is available. An admission publishes nothing, and as a
+            // read-modify-write it continues the release sequence of the earlier changes. On failure the caller starts
+            // again with `load`.
             .compare_exchange(seen.pack(), one_more.pack(), Ordering::Relaxed, Ordering::Relaxed)
             .map(|_| ())
             .map_err(|_| ())
@@ -149,8 +150,8 @@ impl Capacity {
         self.update(|counts| Some(after(counts))).is_ok_and(|before| after(before).wants_a_drain_displaced(limits))
     }
 
-    /// Raises the displacing flag if a drain must be displaced for a waiter, and returns whether it did. The caller
-    /// holds the registry's lock, and then ends the oldest drain.
+    /// Raises the displacing flag if a drain must be displaced for a waiter. Returns whether it raised the flag. If so,
+    /// the caller, which holds the registry's lock, must end the oldest drain.
     #[must_use]
     pub(super) fn begin_displacing(&self, limits: CapacityLimits) -> bool {
         let begun = |counts: Counts| Counts { displacing: true, ..counts.next() };
@@ -160,9 +161,9 @@ impl Capacity {
     /// Gives back the capacity of a displaced connection, which is now closed. Returns whether a waiter is waiting for
     /// it.
     ///
-    /// This also lowers the displacing flag, in the same step. With two steps, a thread that looks in between would
-    /// displace another drain for a waiter that already has this capacity, or would fail to displace a drain for the
-    /// next waiter.
+    /// This also lowers the displacing flag, in the same step. With two separate steps, a thread that reads the word in
+    /// between could displace another drain for a waiter that already has this capacity, or could fail to displace a
+    /// drain for the next waiter.
     #[must_use]
     pub(super) fn end_displacing(&self) -> bool {
         let before = self.update(|counts| {
@@ -172,14 +173,14 @@ impl Capacity {
         before.is_ok_and(|counts| counts.waiting)
     }
 
-    /// Lowers the waiting flag: no check-outs except openers are waiting any more. The caller holds the wait list's
-    /// lock.
+    /// Lowers the waiting flag. Called when no check-outs except openers are waiting any more. The caller holds the
+    /// wait list's lock.
     pub(super) fn lower_waiting_flag(&self) {
         // If the flag is already lowered, there is nothing to change.
         let _ = self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
     }
 
-    /// Gives back capacity under one or both limits. Returns whether a waiter is waiting for it.
+    /// Releases capacity under one or both limits. Returns whether a waiter is waiting for it.
     #[must_use]
     pub(super) fn release(&self, total: u32, pending: u32) -> bool {
         let before = self.update(|counts| {
@@ -198,9 +199,9 @@ impl Capacity {
         let _ = self.update(|counts| Some(counts.next()));
     }
 
-    /// Writes the word without changing the counts, for [`Core::close`](super::Core::close) and for a warm-up.
+    /// Writes the word back without changing it, for [`Core::close`](super::Core::close) and for a warm-up.
     ///
-    /// The order of this word's changes decides whether this write or a release of capacity comes first:
+    /// All changes of this word have a total order, so either this write or a release of capacity comes first:
     ///
     /// | the pool is closed | capacity is given back |
     /// | --- | --- |
@@ -217,12 +218,12 @@ impl Capacity {
         self.0.fetch_add(0, Ordering::AcqRel);
     }
 
-    /// Applies `change` until the word is swapped or `change` declines. Returns the counts before the change, or the
-    /// counts for which `change` declined.
+    /// Applies `change` until the swap succeeds or `change` returns `None`. Returns the counts before the change, or
+    /// the counts for which `change` returned `None`.
     fn update(&self, change: impl Fn(Counts) -> Option<Counts>) -> Result<Counts, Counts> {
         // ORD: AcqRel on the change. The Release pairs with the Acquire in `load` and publishes the caller's pushes.
-        // The Acquire serves `order_releases`. Relaxed where `change` declines: the decision depends only on the word,
-        // and the caller acts on it under a lock.
+        // The Acquire serves `order_releases`. Relaxed where `change` returns `None`: the decision depends only on the
+        // word, and the caller acts on it under a lock.
         self.0
             .fetch_update(unless_mutant("capacity_publishes_nothing", Ordering::AcqRel), Ordering::Relaxed, |word| {
                 change(Counts::unpack(word)).map(Counts::pack)

@@ -1,4 +1,4 @@
-//! The start and end of a check-out, from the point of view of its caller and subscribers: its events and errors.
+//! The start and the end of a check-out as its caller and the subscribers see them: events and errors.
 
 use std::sync::atomic::Ordering as StatisticOrdering;
 use std::time::Duration;
@@ -16,15 +16,16 @@ use crate::pool::sync::contain;
 
 /// The start of a check-out or of a connection's use, and whether the check-out has waited.
 ///
-/// Packed, so that the future of a check-out stays small: the stopwatch's reading plus one, and the mark in the lowest
-/// bit. Zero if the stopwatch was not read: no subscriber was listening, and the check-out found a connection at once.
+/// Packed into one word, so that the future of a check-out stays small. The lowest bit says whether the check-out has
+/// waited. The other bits contain the stopwatch's reading plus one. They are zero if the stopwatch was not read,
+/// because no subscriber was listening and the check-out found a connection at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started(u64);
 
 impl Started {
     const WAITED: u64 = 1;
 
-    /// The start of a check-out without a subscriber.
+    /// The start of a check-out while no subscriber is listening.
     pub(super) const UNHEARD: Self = Self(0);
 
     pub(super) fn now<E: Environment>(core: &Core<E>) -> Self {
@@ -45,7 +46,7 @@ impl Started {
         Self(word)
     }
 
-    /// Returns the start with a reading of the stopwatch, reading it now if it was not read before.
+    /// Returns the start with a reading of the stopwatch. If the stopwatch was not read before, reads it now.
     #[inline]
     pub fn read<E: Environment>(self, core: &Core<E>) -> Self {
         if self == Self::UNHEARD { Self::now(core) } else { self }
@@ -61,18 +62,19 @@ impl Started {
         self.0 & Self::WAITED != 0
     }
 
-    /// Returns the nanoseconds from the start until a reading of the stopwatch, or 0 if the start was not read.
+    /// Returns the nanoseconds from the start until a reading of the stopwatch, or 0 if the stopwatch was not read at
+    /// the start.
     pub(super) fn until(self, now: u64) -> u64 {
         (self.0 >> 1).checked_sub(1).map_or(0, |started| now.saturating_sub(started))
     }
 
-    /// Returns the time since the start, or zero if the start was not read.
+    /// Returns the time since the start, or zero if the stopwatch was not read at the start.
     pub(super) fn elapsed<E: Environment>(self, core: &Core<E>) -> Duration {
         Duration::from_nanos(self.until(core.environment.stopwatch()))
     }
 }
 
-/// How many connections an error lists as the longest in use.
+/// How many connections an error lists: those that have been in use longest.
 const LONGEST_HELD: usize = 5;
 
 /// Why a check-out is granted neither a connection nor a permit.
@@ -80,7 +82,7 @@ const LONGEST_HELD: usize = 5;
 pub enum Refusal {
     /// The pool is paused, or was cleared while the check-out was waiting.
     Paused {
-        /// The error that made the clear necessary, if the caller of the clear gave one.
+        /// The error that caused the clear, if the caller of the clear passed one.
         cause: Option<Cause>,
         /// Whether the pool is paused because it was never marked ready, rather than because it was cleared.
         never_ready: bool,
@@ -118,8 +120,8 @@ impl<E: Environment> Core<E> {
     }
 
     /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like the other events
-    /// of a check-out. If it were queued, a check-out whose time is up would wait until the failures of all other
-    /// check-outs are delivered.
+    /// of a check-out. If it were queued, a check-out that has timed out would have to wait until the failures of all
+    /// other check-outs have been delivered.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {
             return;
@@ -147,8 +149,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns the error for a check-out that does not join the queue: `too_late` says why, or is `None` if the queue
-    /// is full.
+    /// Returns the error for a check-out that may not join the queue. `too_late` says why it would be served too late,
+    /// or is `None` if the queue is full.
     pub fn queue_full(&self, too_late: Option<TooLate>) -> CheckOutError {
         let PoolStatus { max_pool_size, total, in_use, available, pending, waiting, .. } = self.rough_status();
         let (address, max_waiting) = (self.address.clone(), self.environment.max_waiting().unwrap_or(u32::MAX));
@@ -156,7 +158,7 @@ impl<E: Environment> Core<E> {
             .into()
     }
 
-    /// Returns the error for a check-out that `limit` ended after `waited`.
+    /// Returns the error for a check-out that reached `limit` after it had waited for `waited`.
     pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
         let PoolStatus { total, in_use, draining, available, pending, waiting, .. } = self.rough_status();
         let holders = self.options.load_balanced.then(|| {

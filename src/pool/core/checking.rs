@@ -14,7 +14,7 @@ use crate::pool::options::CheckBeforeUse;
 
 /// An available connection that is being checked for the check-out that took it.
 ///
-/// Dropping it closes the connection, with the reason "error": a check that has not passed may have left half of an
+/// Dropping it closes the connection with the reason "error", because a check that has not passed may have left half an
 /// exchange on the connection.
 #[must_use = "dropping it closes the connection"]
 pub struct Checking<E: Environment> {
@@ -25,7 +25,7 @@ pub struct Checking<E: Environment> {
 impl CheckBeforeUse {
     /// Returns the number of ticks of the coarse clock after which an idle connection is due for a check.
     ///
-    /// One tick less than the given time, because the clock may be almost one tick late.
+    /// This is one tick less than the given time, because the clock may be almost one tick late.
     fn ticks(self) -> u32 {
         match self {
             Self::Never => u32::MAX,
@@ -46,7 +46,7 @@ impl<E: Environment> Core<E> {
 }
 
 impl<E: Environment> Held<E> {
-    /// Records that the connection becomes available now.
+    /// Records the current tick as the time since which the connection is available.
     #[inline]
     pub(super) fn note_idle(&self) {
         if E::CHECKS {
@@ -57,7 +57,7 @@ impl<E: Environment> Held<E> {
     /// Returns whether the connection has been available for so long that it must be checked before its next use.
     #[inline]
     pub(super) fn needs_check(&self) -> bool {
-        // Another thread may have read a later tick when it checked the connection in.
+        // The subtraction saturates, because the thread that checked the connection in may have read a later tick.
         E::CHECKS
             && self.core().environment.coarse().saturating_sub(self.slot().idle_since()) >= self.core().check_after
     }
@@ -77,8 +77,8 @@ impl<E: Environment> Idle<E> {
 }
 
 impl<E: Environment> Checking<E> {
-    /// Returns the connection, and a function that returns whether the check has become pointless, because the pool or
-    /// the connection's service was cleared, or the pool was closed.
+    /// Returns the connection, and a function that tells whether the check has become pointless. It has if the pool or
+    /// the connection's service was cleared, or if the pool was closed.
     #[allow(unsafe_code)]
     pub fn connection(&mut self) -> (&mut E::Connection, impl Fn() -> bool) {
         let held = self.held;
@@ -95,7 +95,7 @@ impl<E: Environment> Checking<E> {
         held.into_idle()
     }
 
-    /// Notes why the connection has not passed the check. The connection is closed when the token is dropped.
+    /// Records why the connection failed the check. The connection is closed when the token is dropped.
     pub fn fail(mut self, cause: Cause) -> Self {
         self.error = Some(CloseError::CheckFailed(cause));
         self
@@ -111,7 +111,7 @@ impl<E: Environment> Checking<E> {
 impl<E: Environment> Drop for Checking<E> {
     fn drop(&mut self) {
         let held = self.held;
-        // As when an `Idle` is dropped.
+        // As in the drop of `Idle`: the accounting may have mistaken the connection for a connection in use.
         held.end_hold();
         if held.is_stale() {
             return held.retire_stale();

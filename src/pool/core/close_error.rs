@@ -1,4 +1,4 @@
-//! Why a connection is closed with the reason "error".
+//! The causes of closes with the reason "error".
 
 use thiserror::Error;
 
@@ -7,14 +7,15 @@ use super::held::Held;
 use crate::pool::error::{Cause, EstablishError};
 use crate::pool::event::EventError;
 
-/// Why a connection is closed with the reason "error". The message is for the event, if no better explanation is known.
+/// The cause of a close with the reason "error". Its message is used in the event, unless a better explanation is
+/// known.
 #[derive(Debug, Error)]
 pub(super) enum CloseError {
     #[error(transparent)]
     Failed(EstablishError),
     #[error("the task that was opening the connection ended early")]
     GivenUp,
-    /// The environment may know why.
+    /// The environment may know the cause.
     #[error("the connection was left in a state in which it cannot be reused")]
     Unusable,
     #[error("the connection failed the check before its use: {0}")]

@@ -40,8 +40,8 @@ impl<E: Environment> Core<E> {
         options
     }
 
-    /// Changes the pool's sizes to the sizes in `wanted`, if they still equal the sizes in `seen`. Returns whether they
-    /// did.
+    /// Sets the pool's sizes to the sizes in `wanted`, provided that they still equal the sizes in `seen`. Returns
+    /// whether the sizes were set.
     ///
     /// If the pool grows, waiters are granted permits. If it shrinks, surplus connections are closed: available
     /// connections at once, and connections in use when they come back.
@@ -64,19 +64,20 @@ impl<E: Environment> Core<E> {
         true
     }
 
-    /// Returns whether more connections are open or being opened than `maxPoolSize` allows, as after a resize.
+    /// Returns whether there are more connections, open or being opened, than `maxPoolSize` allows. A resize can cause
+    /// this.
     fn has_surplus(&self) -> bool {
         self.attention.includes(Reason::Surplus) && self.has_surplus_still(None)
     }
 
-    /// If the connection is surplus, gives it up, and returns whether it is. The caller then closes it.
+    /// Gives up the connection if it is surplus. If this returns `true`, the caller must close the connection.
     pub(super) fn gives_up_as_surplus(&self, held: Held<E>) -> bool {
         self.attention.includes(Reason::Surplus) && self.has_surplus_still(Some(held))
     }
 
     #[cold]
     fn has_surplus_still(&self, to_be_given_up: Option<Held<E>>) -> bool {
-        // The sizes change under this lock. As long as they do not change, a number within the limit stays within it.
+        // The sizes change only under this lock. Until they change, a total within the limit stays within it.
         let _registry = self.registry.lock();
         let most = self.limits().total;
         if self.capacity.load().total <= most {
@@ -86,7 +87,8 @@ impl<E: Environment> Core<E> {
         // The total also counts the connections that are being closed.
         let has_surplus = self.live() > most;
         if let (true, Some(held)) = (has_surplus, to_be_given_up) {
-            // From here on, no other thread counts the connection, so each closes a different surplus connection.
+            // From here on, no other thread counts the connection, so each thread closes a different surplus
+            // connection.
             held.slot().give_up();
         }
         has_surplus
@@ -108,8 +110,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Makes check-outs take the long path, on which they find that the pool is suspended. Returns `false` if it was
-    /// already suspended. The caller of the core makes them wait.
+    /// Makes check-outs take the long path, where they find that the pool is suspended. Returns `false` if the pool was
+    /// already suspended. The core's caller is responsible for making the check-outs wait.
     pub fn suspend(&self) -> bool {
         self.attention.add(Reason::Suspended)
     }

@@ -40,9 +40,9 @@ pub struct Core<E: Environment> {
     pub(super) options: PoolOptions,
     pub(super) environment: E,
     pub(super) sizes: SizesWord,
-    /// Whether connections can perish, so that every connection must be vetted before and after use.
+    /// Whether connections can perish. If so, every connection is vetted before and after use.
     pub(super) vetting: bool,
-    /// How many connections [`Core::populate`] must keep open, if more than `minPoolSize`.
+    /// The number of connections that [`Core::populate`] must keep open, if it is greater than `minPoolSize`.
     pub(super) wanted: StatisticU32,
     /// The number of ticks of the coarse clock after which an available connection is due for a check.
     pub(super) check_after: u32,
@@ -62,7 +62,7 @@ pub struct Core<E: Environment> {
     pub(super) stale: AtomicU32,
     /// Whether a service has been cleared since the shards were last searched for connections to it.
     pub(super) service_cleared: AtomicU32,
-    /// The numbers of connections in use that are pinned to a cursor or to a transaction: statistics for an error
+    /// How many connections in use are pinned to a cursor, and how many to a transaction. Statistics for an error
     /// message.
     pub(super) pinned: [StatisticU32; 2],
     /// The number of warm-ups in progress.
@@ -98,8 +98,8 @@ impl Clear {
         Self::default()
     }
 
-    /// Sets the error that makes the clear necessary. Check-out errors include it until the pool is ready again or is
-    /// cleared once more. The errors of interrupted connections do not include it.
+    /// Sets the error that led to the clear. Check-out errors include it until the pool becomes ready or is cleared
+    /// again. The errors of interrupted connections do not include it.
     pub fn because(mut self, cause: Cause) -> Self {
         self.cause = Some(cause);
         self
@@ -111,16 +111,15 @@ impl Clear {
         self
     }
 
-    /// Clears only if the pool (or the service) is still at this generation, the generation of the failed connection.
-    /// An older error says nothing about the current connections.
+    /// Clears only if the pool (or the service) is still at this generation. Pass the generation of the connection that
+    /// failed: an error from an older generation says nothing about the current connections.
     pub fn only_at_generation(mut self, generation: u64) -> Self {
         self.generation = Some(generation);
         self
     }
 }
 
-/// The remaining steps of a change of phase or generation, which are taken outside of all locks; see
-/// [`Core::conclude`].
+/// The steps that remain after a change of phase or generation. [`Core::conclude`] takes them, outside of all locks.
 #[must_use]
 pub struct Change {
     away: Option<TurnedAway>,
@@ -165,14 +164,14 @@ impl<E: Environment> Core<E> {
         Ok(core)
     }
 
-    /// Builds the successor of a pool that a forked child inherits.
+    /// Builds the successor of a pool that a forked child has inherited.
     ///
-    /// The successor is the same pool after a clear: one generation later and paused, unless it was closed. This does
-    /// not take any of the old pool's locks, because the holder of a lock may not exist in the child. Apart from this,
-    /// the child may touch the old pool only through [`Core::abandon`].
+    /// The successor is the same pool after a clear: one generation later and paused, unless the old pool was closed.
+    /// This method does not take any of the old pool's locks, because the thread that holds a lock may not exist in the
+    /// child. Apart from calling this method, the child may touch the old pool only through [`Core::abandon`].
     ///
-    /// `Pool` documents the events, which the caller delivers once the successor is installed. `cause` is the error of
-    /// the first event. The stopwatch of `environment` must continue the old pool's stopwatch.
+    /// This emits the events that `Pool` documents. The caller delivers them once the successor is installed. `cause`
+    /// is the error in `PoolCleared`. The stopwatch of `environment` must continue the old pool's stopwatch.
     pub fn after_fork(&self, environment: E, cause: Cause) -> Arc<Self> {
         let before = self.state.load();
         let (shards, generation) = (self.shards.len(), before.generation + 1);
@@ -288,11 +287,11 @@ impl<E: Environment> Core<E> {
         self.attention.add(Reason::Events);
     }
 
-    /// Makes check-outs and check-ins emit events if a log is listening, and stops them otherwise.
+    /// Checks whether a log is listening, and makes check-outs and check-ins start or stop emitting events accordingly.
     ///
-    /// The hot path does not look for the log. So this is called where the path is longer anyway: at the end of a timed
-    /// use (see `Tally`), when the pool is made ready or found ready, in maintenance, and before an event reports the
-    /// beginning or end of a use.
+    /// The hot path does not check for a log, so this is called on paths that are longer anyway: at the end of a timed
+    /// use (see `Tally`), when the pool is marked as ready or found to be ready, during maintenance, and before an
+    /// event reports the beginning or end of a use.
     #[inline]
     pub fn heed_log(&self) {
         let listens = self.environment.log_listens();
@@ -306,7 +305,7 @@ impl<E: Environment> Core<E> {
     fn heed_change_of_log(&self, listens: bool) {
         if listens {
             self.attention.add(Reason::Log);
-            // A use that was reported to the log may have ended since, without a report.
+            // A use whose beginning the log has seen may have ended without a report while no log was listening.
             self.slab.iter().for_each(|slot| slot.forget_use());
         } else {
             self.attention.remove(Reason::Log);
@@ -320,8 +319,8 @@ impl<E: Environment> Core<E> {
 
     /// Marks a paused pool as ready and emits `PoolReady`. Returns whether the pool was paused.
     ///
-    /// The event is emitted before the word changes, and no caller opens a connection before it has seen the new word.
-    /// So no subscriber learns of a connection before it learns that the pool is ready (ordering 1).
+    /// The event is emitted before the pool word changes, and no caller opens a connection before it has seen the new
+    /// word. So no subscriber learns of a connection before it learns that the pool is ready (ordering 1).
     pub fn ready(&self) -> bool {
         let change = self.begin_ready();
         let was_paused = change.is_some();
@@ -357,8 +356,8 @@ impl<E: Environment> Core<E> {
         self.environment.schedule_maintenance();
     }
 
-    /// Pauses the pool and makes all its connections stale. Returns `false` if nothing was done: the pool is closed, or
-    /// its generation is not the requested one.
+    /// Pauses the pool and makes all its connections stale. Returns `false` if it did nothing, because the pool is
+    /// closed or is not at the requested generation.
     ///
     /// Available connections leave the shards at once, and the next check-outs and maintenance close them. Waiters fail
     /// with [`Refusal::Paused`]; openers continue.
@@ -374,7 +373,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Does the part of [`clear`](Self::clear) that does not call foreign code. Returns `None` if nothing was done. The
-    /// waiters that it turns away keep waiting until [`conclude`](Self::conclude).
+    /// waiters that it turns away keep waiting until [`conclude`](Self::conclude) is called.
     ///
     /// # Errors
     ///
@@ -412,7 +411,8 @@ impl<E: Environment> Core<E> {
 
     /// Makes all connections to one service stale, in load-balanced mode.
     ///
-    /// Returns whether there were any connections to that service (at the requested generation).
+    /// Returns `false` if it did nothing, because the pool is closed, or because the service has no connections or is
+    /// not at the requested generation.
     ///
     /// # Errors
     ///
@@ -459,10 +459,10 @@ impl<E: Environment> Core<E> {
         Ok(Some(Change { away: None, cause: None, _before: None, went_stale: Some(WentStale::OfService) }))
     }
 
-    /// Closes the pool and all available connections, for good, then emits `PoolClosed`. Returns whether the pool was
+    /// Permanently closes the pool and all available connections, then emits `PoolClosed`. Returns whether the pool was
     /// open.
     ///
-    /// Closing a closed pool does nothing, and may return before the first close is done.
+    /// Closing the pool again does nothing, and may return before the first close has finished.
     pub fn close(self: &Arc<Self>) -> bool {
         {
             let _registry = self.registry.lock();
@@ -472,7 +472,7 @@ impl<E: Environment> Core<E> {
             }
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
-        // A thread that gives back capacity after this sees that the pool is closed. This thread sees everything that
+        // A thread that gives back capacity after this sees that the pool is closed. This thread sees all capacity that
         // was given back before.
         self.capacity.order_releases();
         let available = self.detach_all();
@@ -486,7 +486,7 @@ impl<E: Environment> Core<E> {
         self.interrupt_pending();
         self.emit(|| PoolEvent::PoolClosed { address: self.address.clone() });
         if self.environment.may_have_events() {
-            // If the log has just stopped listening, no event was emitted here.
+            // If the log has just stopped listening, `emit` has neither emitted nor delivered anything.
             self.environment.deliver();
         }
         self.environment.connections_went_stale(WentStale::All);
@@ -499,9 +499,9 @@ impl<E: Environment> Core<E> {
         self.registry.lock().services.status(service_id)
     }
 
-    /// Returns the number of the most recently created connection, or 0 if there is none.
+    /// Returns the number of the most recently created connection, or 0 if no connection has been created.
     pub fn last_id(&self) -> u64 {
-        // Relaxed: a caller that knows of a connection has already acquired this.
+        // Relaxed: a caller that knows of a connection has already acquired its number.
         self.last_id.load(UnmodelledOrdering::Relaxed)
     }
 
@@ -533,11 +533,11 @@ impl<E: Environment> Core<E> {
         self.environment.publish(event());
     }
 
-    /// Delivers an event of a use: a check-out has started, or a connection was checked out or is being checked in.
+    /// Delivers an event of a use: a check-out has started, a connection was checked out, or it is being checked in.
     /// `event` builds the event from the pool's address, and must not panic. The caller must not hold a lock.
     ///
-    /// Does not count a reference to the address: two processor cores changing that count would cost more than the rest
-    /// of the event.
+    /// Does not increment the address's reference count: if two processor cores contended for it, that would cost more
+    /// than the rest of the event.
     #[allow(unsafe_code)]
     pub(super) fn tell(&self, event: impl FnOnce(Arc<str>) -> PoolEvent) {
         // SAFETY: INV-9: the copy is never dropped, because it is in a `ManuallyDrop` from here on, and it is lent out
@@ -546,15 +546,15 @@ impl<E: Environment> Core<E> {
         self.environment.publish_inline(&event);
     }
 
-    /// Emits an event that must not be delivered yet: under the registry's lock, or while the caller holds something
-    /// that others wait for. The caller asks for delivery later.
+    /// Emits an event that must not be delivered yet, because the caller holds the registry's lock or something else
+    /// that other threads wait for. The caller requests the delivery later.
     pub(super) fn emit_locked(&self, event: impl FnOnce() -> PoolEvent) {
         if self.environment.listens() {
             self.environment.emit(event());
         }
     }
 
-    /// Returns the cause of the last clear, if its caller gave one and the pool has not been made ready since.
+    /// Returns the cause of the last clear, if the clear had a cause and the pool has not been marked as ready since.
     pub fn cause(&self) -> Option<Cause> {
         self.registry.lock().cause.clone()
     }
@@ -573,11 +573,11 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Makes all connections stale and leaves the phase and the queue as they are.
+    /// Makes all connections stale, but leaves the phase and the queue as they are.
     ///
-    /// This is for a pool whose connections no longer work or must be replaced, for a reason that says nothing about
-    /// the server. It does not emit an event or close anything: [`Core::maintain`] closes the connections that were
-    /// available. Connections to services become stale as well. Does nothing to a closed pool.
+    /// This is for a pool whose connections no longer work or must be replaced, for a reason that has nothing to do
+    /// with the server. It neither emits an event nor closes anything: [`Core::maintain`] closes the connections that
+    /// were available. Connections to services become stale as well. Does nothing to a closed pool.
     pub fn renew(&self) {
         let mut registry = self.registry.lock();
         let state = self.state.load();
@@ -587,7 +587,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Changes the pool word to a new generation, then empties the shards. A later check-in sees the new generation.
+    /// Stores the new generation in the pool word, then empties the shards. Any later check-in sees the new generation.
     /// The caller holds the registry's lock.
     fn begin_generation(&self, registry: &mut Registry, state: PoolState) {
         self.state.store(state);
@@ -604,7 +604,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Takes all waiters out of the queue. The caller then [refuses](Self::refuse) them outside of all locks. Openers
-    /// stay: they learn the outcome from their own connections.
+    /// stay in the queue: they learn the outcome from their own connections.
     fn turn_away(&self) -> Option<TurnedAway> {
         let mut queue = self.wait_list.lock_to_turn_away();
         let away = queue.turn_away();
@@ -614,8 +614,8 @@ impl<E: Environment> Core<E> {
         away
     }
 
-    /// Refuses waiters that were turned away, in batches. Each waiter of a batch is granted its refusal before any of
-    /// them is woken.
+    /// Refuses waiters that were turned away, in batches. All waiters of a batch are granted their refusals before any
+    /// of them is woken.
     fn refuse(&self, away: Option<TurnedAway>, refusal: impl Fn() -> Refusal) {
         let Some(away) = away else { return };
         let most = WaitList::<Grant<E>>::BATCH;

@@ -1,8 +1,8 @@
-//! The drain queue: connections that came back in need of a drain, in the order of their return.
+//! The drain queue: the connections that are being drained, in the order in which their drains began.
 //!
-//! If a waiter lacks only capacity, the oldest drain is *displaced*: it leaves the queue, and the holder of its
-//! [`Draining`](super::Draining) is told, and drops the token. Then the connection is closed like any other, and the
-//! waiter gets its capacity once it is closed.
+//! If a waiter lacks only capacity, the oldest drain is *displaced*: it is removed from the queue, and the holder of
+//! its [`Draining`](super::Draining) is notified and drops the token. The connection is then closed as usual, and the
+//! waiter gets its capacity after the close.
 
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
@@ -21,7 +21,7 @@ pub(super) struct DrainNumber(u64);
 pub(super) struct DrainQueue {
     last: u64,
     present: BTreeMap<DrainNumber, Drain>,
-    /// The slot of the displaced drain, until the drain ends. One drain is displaced at a time.
+    /// The slot of the displaced drain, until the drain ends. Only one drain is displaced at a time.
     displaced: Option<u32>,
 }
 
@@ -32,9 +32,9 @@ struct Drain {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// It ended without being displaced.
+    /// The drain ended without being displaced.
     Ended,
-    /// It was displaced: its connection must be closed for a waiter.
+    /// The drain was displaced: its connection must be closed for a waiter.
     Displaced,
 }
 
@@ -49,8 +49,8 @@ impl DrainQueue {
 }
 
 impl<E: Environment> Core<E> {
-    /// Enters a drain of the caller's connection into the queue. Also returns whether a waiter is waiting for its
-    /// capacity; if so, the caller must call [`Core::serve_permits`].
+    /// Adds a drain of the caller's connection to the queue. Also returns whether a waiter needs the connection's
+    /// capacity. If so, the caller must call [`Core::serve_permits`].
     pub(super) fn enter_drain(&self, held: &Held<E>) -> (DrainNumber, bool) {
         let mut registry = self.registry.lock();
         registry.counts.drains += 1;
@@ -58,11 +58,11 @@ impl<E: Environment> Core<E> {
         let number = DrainNumber(registry.drains.last);
         let is_first = registry.drains.present.is_empty();
         registry.drains.present.insert(number, Drain { index: held.slot().index(), waker: None });
-        // If earlier drains are in the queue, a waiting check-out has already noticed them.
+        // If an earlier drain is in the queue, a waiting check-out has already noticed that drain.
         (number, is_first && self.capacity.set_draining(true, self.limits()))
     }
 
-    /// Takes a drain that is ending out of the queue, unless it was displaced.
+    /// Removes from the queue a drain that is ending, unless it was displaced.
     pub(super) fn leave_drains(&self, number: DrainNumber) -> Left {
         let mut registry = self.registry.lock();
         let Some(drain) = registry.drains.present.remove(&number) else {
@@ -94,10 +94,10 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Lowers the draining flag if the last drain was just taken out of the registry.
+    /// Lowers the draining flag if the last drain has just been removed from the registry.
     fn note_drains(&self, registry: &Registry) {
         if registry.drains.present.is_empty() {
-            // Lowering the flag does not keep a check-out waiting, so the result does not matter.
+            // No drain is left that could be displaced for a waiter, so the result does not matter.
             let _ = self.capacity.set_draining(false, self.limits());
         }
     }

@@ -31,7 +31,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Has the environment complete the work that the connection's user left unfinished. If a check-out is waiting for
-    /// capacity, the oldest drain is displaced first. If this drain is the oldest, there is nothing left to do.
+    /// capacity, the oldest drain is displaced first. If this drain itself is displaced, there is nothing left to do.
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
         let (number, is_wanted) = core.enter_drain(&self);
@@ -39,17 +39,17 @@ impl<E: Environment> Held<E> {
         if is_wanted {
             core.serve_permits();
         }
-        // Another drain may have been displaced.
+        // The call may have displaced a different drain, or no drain at all.
         if !(is_wanted && core.is_displaced(number)) {
             core.environment.drain(draining);
         }
     }
 }
 
-/// A connection that came back with unfinished work, and becomes available once the drain has completed it.
+/// A connection that was checked in with unfinished work. It becomes available once a drain has completed that work.
 ///
-/// Until then the connection counts as in use. Dropping the token judges the connection again: it becomes available if
-/// it can now be reused, and is closed if it cannot be reused or if the drain was displaced.
+/// Until then, the connection counts as in use. When the token is dropped, the connection is judged again: it becomes
+/// available if it can now be reused, and is closed if it cannot be reused or if the drain was displaced.
 #[must_use = "dropping it closes the connection, unless it has been drained"]
 pub struct Draining<E: Environment> {
     number: DrainNumber,
@@ -146,7 +146,7 @@ impl<E: Environment> Drop for FailedOnPanic<E> {
     }
 }
 
-/// Tells when draining a connection has become pointless.
+/// Reports when draining a connection has become pointless.
 pub struct Revocation<'u, E: Environment> {
     number: DrainNumber,
     held: Held<E>,
@@ -155,7 +155,7 @@ pub struct Revocation<'u, E: Environment> {
 
 impl<E: Environment> Revocation<'_, E> {
     /// Returns whether the pool has been cleared or closed since the connection was created. The connection will then
-    /// be closed, whatever the drain does.
+    /// be closed, whatever the outcome of the drain.
     pub fn is_stale(&self) -> bool {
         self.held.is_stale()
     }

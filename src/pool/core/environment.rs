@@ -13,7 +13,7 @@ use crate::pool::event::PoolEvent;
 /// The unit of the coarse clock, which measures how long a connection has been idle before its check.
 pub const COARSE_TICK: Duration = Duration::from_millis(100);
 
-/// Which connections have become stale.
+/// Says which connections have become stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WentStale {
     /// All connections of the pool.
@@ -22,10 +22,10 @@ pub enum WentStale {
     OfService,
 }
 
-/// The surroundings of a core: its clock, its subscribers, and the judging, draining and closing of connections.
+/// The surroundings of a core. They provide its clock and its subscribers, and they judge, drain and close connections.
 ///
-/// The core itself does not do I/O, read a clock, spawn tasks or draw random numbers. So loom can check it, tests can
-/// drive it in virtual time, and benchmarks can compare it with other pools on dummy connections.
+/// The core itself does not do I/O, read a clock, spawn tasks or draw random numbers. This lets loom check it, tests
+/// drive it in virtual time, and benchmarks compare it with other pools on dummy connections.
 ///
 /// The core may call `emit` under its registry's lock, so `emit` must not call back into the pool. It should only queue
 /// the event. `deliver` is called outside of all locks.
@@ -36,11 +36,11 @@ pub enum WentStale {
 /// behave in one of two ways, always the same way for a given thread:
 ///
 /// - It returns `None`, and does not call `f`.
-/// - It calls `f` with the thread's note. Each thread has one note, and no other thread has access to it. Outside of
-///   the call to `f`, it does not use any pool.
+/// - It calls `f` with the thread's note. Each thread has one note, and no other thread has access to it. Apart from
+///   the call to `f`, the method does not use any pool.
 #[allow(unsafe_code)]
 pub unsafe trait Environment: Send + Sync + 'static {
-    /// The type of the pool's connections. The core moves them, and never looks inside.
+    /// The type of the pool's connections. The core moves connections around but never looks inside them.
     type Connection: Send + 'static;
 
     /// Whether the pool keeps the metrics of `crate::pool::metrics`. `false` only in models, and in benchmarks of a
@@ -55,8 +55,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
     fn now(&self) -> Instant;
 
     /// Returns the time in nanoseconds since an instant that the environment chooses, for frequent measurements. The
-    /// difference between two readings is exact to within a few nanoseconds, or counts as 0 if the later reading is
-    /// smaller.
+    /// difference between two readings is accurate to within a few nanoseconds. If the later reading is smaller, the
+    /// difference is taken to be 0.
     ///
     /// Tests do not pause this clock. Limits and idle times use [`now`](Self::now).
     fn stopwatch(&self) -> u64;
@@ -72,17 +72,17 @@ pub unsafe trait Environment: Send + Sync + 'static {
     /// different threads.
     fn shard_hint(&self) -> usize;
 
-    /// Calls `f` with the calling thread's note of the shard that it used last, and returns its result. Returns `None`
-    /// if threads do not keep notes here. In a forked child, [`Nearby::forget`] must be called before anything uses a
-    /// pool. It does not take `&self`, because a check-in calls it while other threads may already be freeing the core
-    /// and its environment.
+    /// Calls `f` with the calling thread's note of the shard that it used last, and returns the result of `f`. Returns
+    /// `None` if threads do not keep notes here. In a forked child, [`Nearby::forget`] must be called before anything
+    /// uses a pool. This function does not take `&self`, because a check-in calls it while other threads may already be
+    /// freeing the core and its environment.
     #[inline]
     fn with_nearby<R>(f: impl FnOnce(&Nearby) -> R) -> Option<R> {
         let _ = f;
         None
     }
 
-    /// Returns how many check-outs may wait at a time. Asked once. `None` means no limit.
+    /// Returns how many check-outs may wait at the same time. `None` means no limit. Called only once.
     fn max_waiting(&self) -> Option<u32> {
         None
     }
@@ -104,8 +104,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Returns whether a subscriber is listening. If not, no events are built. An environment that begins to listen
-    /// later first calls [`Core::heed_listeners`](super::Core::heed_listeners). A thread that gets `true` from then on
-    /// sees the effect of that call.
+    /// later first calls [`Core::heed_listeners`](super::Core::heed_listeners). A thread for which this returns `true`
+    /// after that call also sees its effect.
     ///
     /// May be called under the registry's lock, so it must not call foreign code.
     fn listens(&self) -> bool {
@@ -113,7 +113,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Returns whether a log is listening. A log may start or stop listening at any time; while it is listening,
-    /// [`listens`](Self::listens) returns `true`. The core notices this in [`Core::heed_log`](super::Core::heed_log).
+    /// [`listens`](Self::listens) returns `true`. The core notices these changes in
+    /// [`Core::heed_log`](super::Core::heed_log).
     fn log_listens(&self) -> bool {
         false
     }
@@ -123,7 +124,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
         self.listens()
     }
 
-    /// Returns whether an event may have been taken, perhaps for a log that no longer listens.
+    /// Returns whether events may be queued, perhaps for a log that is no longer listening.
     fn may_have_events(&self) -> bool {
         self.listens()
     }
@@ -143,13 +144,13 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Delivers one of the frequent events before it returns, unless it is called inside a subscriber. Never called
-    /// under a lock. The event belongs to the caller; an environment that keeps it clones it.
+    /// under a lock. The event belongs to the caller, so an environment that keeps the event must clone it.
     fn publish_inline(&self, event: &PoolEvent) {
         self.publish(event.clone());
     }
 
-    /// Returns the condition of a connection that comes back. Called at every check-in, so an implementation may also
-    /// free memory that only the connection's last user needed.
+    /// Returns the condition of a connection that is being checked in. Called at every check-in, so an implementation
+    /// may also free memory that only the connection's last user needed.
     fn condition(&self, connection: &mut Self::Connection) -> Condition {
         let _ = connection;
         Condition::Reusable
@@ -162,8 +163,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
         None
     }
 
-    /// Drains a connection that came back as [`Condition::NeedsDrain`]. Called outside of all locks, and only if the
-    /// drain was not already displaced for a check-out. By default, closes the connection.
+    /// Drains a connection whose condition at its check-in was [`Condition::NeedsDrain`]. Called outside of all locks,
+    /// and only if the drain was not already displaced for a check-out. By default, closes the connection.
     fn drain(&self, draining: Draining<Self>)
     where
         Self: Sized,
@@ -171,7 +172,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
         drop(draining);
     }
 
-    /// Closes a connection that has left the pool. Must not block. The connection counts until `closing` is dropped.
+    /// Closes a connection that has left the pool. Must not block. The pool counts the connection until `closing` is
+    /// dropped.
     fn dispose(&self, connection: Self::Connection, closing: Closing<Self>)
     where
         Self: Sized,
@@ -180,8 +182,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
         drop(closing);
     }
 
-    /// Called when connections have become stale: the pool or one of its services was cleared, or the pool was closed.
-    /// Called outside of all locks, for the tasks that hold a [`Draining`].
+    /// Reports to the tasks that hold a [`Draining`] that connections have become stale: the pool or one of its
+    /// services was cleared, or the pool was closed. Called outside of all locks.
     fn connections_went_stale(&self, which: WentStale) {
         let _ = which;
     }

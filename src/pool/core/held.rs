@@ -22,9 +22,9 @@ use crate::pool::sync::{discard, wake};
 /// The raw form of all tokens that hold a connection: a slot that its owner holds (INV-1). The slot's connection keeps
 /// its pool alive (INV-2).
 ///
-/// A single pointer, because the slot leads to the core. A result of two words would be returned in two stores, and a
-/// caller that reads both with one load would wait for them. This wait took a sixth of the time of a check-out and
-/// check-in.
+/// It is a single pointer, because the slot leads to the core. A result of two words would be written with two stores,
+/// and a caller that reads both words with one load would have to wait for the stores. That wait took a sixth of the
+/// time of a check-out and check-in.
 pub(super) struct Held<E: Environment> {
     slot: NonNull<Slot<E::Connection>>,
     core: PhantomData<NonNull<Core<E>>>,
@@ -55,7 +55,7 @@ impl<E: Environment> Held<E> {
 
     #[inline]
     pub(super) fn core_pointer(&self) -> *const Core<E> {
-        // SAFETY: INV-1: we own the slot. It went through `Permit::create` of this type of core.
+        // SAFETY: INV-1: we own the slot. `Permit::create` of this type of core has created its connection.
         unsafe { self.slot().core() }.cast()
     }
 
@@ -93,19 +93,20 @@ impl<E: Environment> Held<E> {
     /// Calls `f` with the record, to change it. The caller's token must not be shared: it is either borrowed
     /// exclusively or not `Sync`.
     pub(super) fn record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
-        // SAFETY: INV-1: we own the slot. No closure that is passed here touches the record in another way.
+        // SAFETY: INV-1: we own the slot. No closure that is passed here accesses the record except through its
+        // argument.
         unsafe { self.slot().with_record_mut(f) }
     }
 
-    /// Returns the core's `Arc`, borrowed from the record (INV-2). Cloning it adds a reference; dropping it does not
-    /// remove a reference.
+    /// Returns the core's `Arc`, borrowed from the record (INV-2). Cloning it adds a reference, but dropping it does
+    /// not remove a reference.
     pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<E>>> {
-        // SAFETY: INV-2: an `Arc` of the core exists, and the pointer is that `Arc`'s. It is never dropped through this
-        // pointer.
+        // SAFETY: INV-2: an `Arc` of the core exists, and the pointer was obtained from it. The `Arc` is never dropped
+        // through this pointer.
         ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
     }
 
-    /// Returns the environment's reason why the connection cannot be used again.
+    /// Returns why the connection cannot be used again, if the environment knows the reason.
     pub(super) fn broken_by(&self) -> Option<Cause> {
         // SAFETY: INV-1: we own the slot, and the borrow ends here.
         let connection = unsafe { self.slot().value_ref() }?;
@@ -146,22 +147,22 @@ impl<E: Environment> Held<E> {
         self.offer(shard, Lane::OF_RETURNED, || {});
     }
 
-    /// Makes the connection available as [`Held::make_available`] does. A waiting check-out is chosen in the order of
-    /// these lanes.
+    /// Makes the connection available as [`Held::make_available`] does. If check-outs are waiting, the first check-out
+    /// of the first of these lanes that is not empty gets the connection.
     ///
-    /// Calls `before_grant` before it hands the connection over: the check-out that gets the connection may return before
-    /// this call does.
+    /// Calls `before_grant` before it hands the connection over, because the check-out that gets the connection may
+    /// return before this function does.
     ///
-    /// The push or the grant comes last. From then on the connection belongs to other threads, which may close it and
-    /// the pool, and free the core. So no function on the way to the push or the grant takes a reference to the core or
-    /// to the slot.
+    /// The push or the grant is the last step. From then on the connection belongs to other threads, which may close it
+    /// and the pool, and free the core. So no function on the way to the push or the grant takes a reference to the
+    /// core or to the slot.
     #[inline]
     pub(super) fn offer(self, shard: &Shard, lanes: [Lane; 3], mut before_grant: impl FnMut()) {
         let core = self.core();
         let generation = self.generation();
         loop {
-            // `push` calls this at the right moment: a service is marked as cleared before `Core::reap` detaches the
-            // stacks, and a pool is marked before its clear detaches them.
+            // `push` calls this between reading and swapping the head. This suffices: a service is marked as cleared
+            // before `Core::reap` detaches the stacks, and a pool is marked as cleared before its clear detaches them.
             let is_current = || self.is_current(generation);
             // SAFETY: INV-1: we own the slot, which belongs to this core. It is not touched after a push.
             match unsafe { shard.push(&raw const core.slab, self.slot_pointer(), is_current) } {
@@ -227,14 +228,14 @@ impl<E: Environment> Held<E> {
         Ok(claimed)
     }
 
-    /// Returns whether the pool and the connection's service have not been cleared since the connection got this
-    /// generation.
+    /// Returns whether the connection, which is of this generation, is current: neither the pool nor the connection's
+    /// service has been cleared since.
     #[inline]
     fn is_current(&self, generation: u64) -> bool {
         self.core().state.load().generation == generation && !self.is_stale_member()
     }
 
-    /// Returns the reason to close a connection of an older generation.
+    /// Returns the reason for closing a connection of an older generation.
     pub(super) fn stale_reason(&self) -> ConnectionClosedReason {
         match self.core().state.load().phase {
             Phase::Closed => ConnectionClosedReason::PoolClosed,
@@ -272,7 +273,7 @@ impl<E: Environment> Held<E> {
         self.close(reason, error, CountsAs::Displaced);
     }
 
-    /// Gives up the connection in a forked child, without touching anything else of the parent's pool.
+    /// Gives up the connection in a forked child, without touching anything else in the parent's pool.
     pub(super) fn abandon(self) {
         if let Some(connection) = self.take() {
             self.core().environment.abandon(connection);
@@ -290,7 +291,7 @@ impl<E: Environment> Held<E> {
         self.core().environment.listens().then(|| error.into_event_error(self))
     }
 
-    /// Closes the connection, serves its capacity to waiters and delivers the events.
+    /// Closes the connection, passes its capacity on to a waiter and delivers the events.
     ///
     /// The connection counts until the environment has disposed of it.
     #[inline(never)]
@@ -302,13 +303,14 @@ impl<E: Environment> Held<E> {
             Some(connection) => core.environment.dispose(connection, closing),
             None => drop(closing),
         }
-        // Last, so that a slow subscriber does not delay the permit of another check-out.
+        // Done last, so that a slow subscriber does not delay another check-out's permit.
         if core.environment.may_have_events() {
             core.environment.deliver();
         }
     }
 
-    /// Emits `ConnectionClosed` and releases the slot. Returns the capacity, and the connection if it was established.
+    /// Emits `ConnectionClosed` and releases the slot. Returns the connection if it was established, and the token for
+    /// its capacity.
     pub(super) fn begin_close(
         self,
         reason: ConnectionClosedReason,
@@ -339,7 +341,7 @@ impl<E: Environment> Held<E> {
         // The slot is released before the capacity is given back, so that there are never more slots than the
         // capacity allows.
         let closing = Closing::of(Arc::clone(&core), counts_as);
-        // After `closing` has its own reference.
+        // Dropped only now, because `closing` must first have its own reference.
         drop(reference);
         (connection, closing)
     }
@@ -354,12 +356,12 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Tells the subscribers that the connection is checked in. This comes before the connection is passed on, because
-    /// its next event may come from another thread. The caller must not hold a lock.
+    /// Tells the subscribers that the connection is checked in. This happens before the connection is passed on,
+    /// because its next event may come from another thread. The caller must not hold a lock.
     pub(super) fn end_use(&self) {
         let core = self.core();
-        // First, so that the pool notices if the log has stopped listening. Otherwise the log could later be told of
-        // the end of this use.
+        // Done first, so that the pool notices if the log has stopped listening. Otherwise the end of this use could
+        // later be reported to the log.
         core.heed_log();
         if core.environment.listens() {
             let connection_id = self.id();
@@ -377,7 +379,7 @@ impl<E: Environment> Held<E> {
     }
 }
 
-/// The connection is of an older generation than the pool or its service.
+/// Indicates that the connection is of an older generation than the pool or its service.
 struct Stale;
 
 /// Closes a connection if the code that judges it panics, because otherwise the connection and its capacity would be

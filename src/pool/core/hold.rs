@@ -1,7 +1,7 @@
 //! The side table of holders: beside each slot, a record of where and when its connection was checked out.
 //!
-//! Only the owner of a slot writes its record (INV-1). A reader gets all of one record or none of it, and neither waits
-//! for the owner nor makes it wait: the record is a sequence lock. The word `sequence` identifies the use that the
+//! Only the owner of a slot writes its record (INV-1). The record is a sequence lock: a reader gets either all of one
+//! record or nothing, and readers and owners never block each other. The word `sequence` identifies the use that the
 //! other words belong to.
 //!
 //! | owner | reader |
@@ -12,12 +12,12 @@
 //! | 4. sets `sequence` to the next use | d. reads `sequence` again |
 //!
 //! If step b reads a word that step 3 stored, the fences order step 1 before step d. Then step d finds a different
-//! sequence than step a did, and the reader tries again. If step a reads the sequence that step 4 stored, it acquires
-//! step 3, so step b does not read an older value.
+//! sequence than step a did, and the reader retries. If step a reads the sequence that step 4 stored, it acquires step
+//! 3, so step b does not read an older value.
 //!
-//! Step 1 may be missing if the accounting was switched off and on again. The words then still belong to a use under an
-//! earlier switch, and a reader may get a mixture. The reader finds the number of that switch in the sequence, and
-//! discards the words (`Core::noted`).
+//! The owner skips step 1 if the accounting is off when the use ends. If the accounting is then switched on again, the
+//! words still describe that use until step 3 overwrites them, so a reader may get a mixture of two uses. The sequence
+//! that it reads contains the number of an earlier switch, so the reader discards the words (`Core::noted`).
 
 use std::mem::align_of;
 use std::panic::Location;
@@ -44,7 +44,7 @@ pub(super) struct Hold {
     rest: AtomicU64,
 }
 
-/// The noted use of a connection.
+/// A use of a connection, as its record describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Use {
     /// When the use began, in nanoseconds since the pool's epoch.
@@ -58,10 +58,10 @@ pub(super) struct Use {
     pub(super) purpose: Purpose,
 }
 
-/// The use that a record holds, and its state.
+/// Identifies the use that a record describes, and gives its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
-    /// The number of the accounting's switch when the record was last written, modulo 2^30.
+    /// The number of the accounting's switch under which the record was last written, modulo 2^30.
     pub(super) switch: u32,
     /// Counts the uses, modulo 2^32.
     pub(super) count: u32,
@@ -113,7 +113,7 @@ impl Hold {
 
     /// Notes the beginning of a use. Called by the slot's owner. Returns the previous sequence.
     pub(super) fn begin(&self, switch: u32, noted: &Use) -> Sequence {
-        // Relaxed: only owners change the count, and the slot's ownership orders them.
+        // Relaxed: only owners change the count, and each owner has acquired the slot from the previous owner.
         let before = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
         let sequence = Sequence { switch, count: before.count.wrapping_add(1), state: State::InUse };
         // ORD: Release; pairs with the Acquire fence in `read`: a reader that finds one of the words below also finds
@@ -130,7 +130,8 @@ impl Hold {
             (&self.service, service),
             (&self.rest, rest),
         ] {
-            // Relaxed: the sequence below publishes it, and the fence above withdraws the previous record.
+            // Relaxed: the store of the sequence below publishes it, and the fence above invalidates the previous
+            // record.
             word.store(value, Ordering::Relaxed);
         }
         // ORD: Release; pairs with the Acquire in `read`; publishes the words above.
@@ -140,7 +141,8 @@ impl Hold {
 
     /// Changes the purpose of the current use. Called by the slot's owner.
     pub(super) fn set_purpose(&self, purpose: Purpose) {
-        // Relaxed: only owners write the word. A reader may find either purpose of this use: the sequence stays the same.
+        // Relaxed: only owners write the word. A reader may find either purpose, because the sequence does not change
+        // during a use.
         let (service_id, _) = unpack_service(0, self.rest.load(Ordering::Relaxed));
         let (_, rest) = pack_service(service_id, purpose);
         // Relaxed: see above.
@@ -153,15 +155,15 @@ impl Hold {
         // Relaxed: see `begin`.
         let Sequence { count, .. } = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
         let free = Sequence { switch, count, state: State::Free };
-        // Relaxed: nothing is published. It is a swap because of `mark_reported`: the later of the two sees the
-        // earlier.
+        // Relaxed: nothing is published. It is a swap, so that the later of this step and the exchange in
+        // `mark_reported` sees the earlier.
         let before = Sequence::unpack(self.sequence.swap(free.pack(), Ordering::Relaxed));
         let reported = (before.state == State::Reported).then(|| self.words());
         (before, reported)
     }
 
-    /// Returns the sequence, and the use if the connection is in use. Any thread may call this. It tries again if the
-    /// record changes in the meantime.
+    /// Returns the sequence, and the use if the connection is in use. Retries if the record changes in the meantime.
+    /// Any thread may call this.
     pub(super) fn read(&self) -> (Sequence, Option<Use>) {
         let mut backoff = Backoff::new();
         loop {

@@ -1,22 +1,22 @@
-//! Holder accounting: which callers hold the connections, and which hold them for too long.
+//! Holder accounting: records which callers hold connections, and reports connections that are held for too long.
 //!
 //! The accounting can be switched on and off at run time. While it is on, [`Reason::Holders`] sends check-outs and
 //! check-ins down the long path, and each writes the record beside its slot (`hold.rs`). Each switch, on or off, has a
-//! number, and a record contains the number of the switch under which it was written. So records of an earlier switch
-//! are ignored, and switching never has to visit the slots.
+//! number, and a record contains the number of the switch under which it was written. Records with an earlier number
+//! are ignored, so switching never has to visit the slots.
 //!
 //! A connection that is being drained does not have a holder, because its caller has checked it in.
 //!
 //! # Race window
 //!
-//! A check-out that runs while the accounting is switched on may miss the switch. Its connection then counts as checked
-//! out before the switch. A connection that is on its way to its caller at that moment counts in the same way, until
-//! its check-out notes it or makes it available again. If the connection was reported as a long hold in the meantime,
-//! the reported use ends then.
+//! A check-out that is in progress when the accounting is switched on may miss the switch. Its connection then counts
+//! as checked out before the switch. The same applies to a connection that is on its way to its caller at that moment,
+//! until its check-out notes it or makes it available again. If the connection has been reported as a long hold by
+//! then, the end of the reported use is reported as well.
 //!
-//! A connection that is about to be closed also counts as checked out before the switch. The end of such a use is not
-//! reported. The use itself is reported only if the close takes longer than the threshold. This is unlikely, because
-//! the close does not run foreign code until its connection has left the pool.
+//! A connection that is about to be closed also counts as checked out before the switch. The end of its use is not
+//! reported. The use itself is reported only if the close takes longer than the threshold, which is unlikely, because
+//! no foreign code runs before the connection has left the pool.
 
 use std::collections::HashSet;
 use std::panic::Location;
@@ -37,13 +37,13 @@ use crate::pool::sync::Mutex;
 /// The state of a pool's accounting.
 ///
 /// The atomics change under the registry's lock. They are `std` atomics, because the model checker need not explore
-/// their orders. Only `switch` orders anything: it publishes [`Reason::Holders`] (see `turn_on`).
+/// their orderings. Only `switch` publishes anything, namely [`Reason::Holders`] (see `turn_on`).
 #[derive(Default)]
 pub(super) struct Holding {
     asked_for: AtomicBool,
     /// The nanoseconds after which a connection in use is reported, or 0 for never.
     threshold: AtomicU64,
-    /// The number of times the accounting was switched. It is on while this is odd.
+    /// The number of times that the accounting was switched. The accounting is on while this number is odd.
     switch: AtomicU32,
     /// When the accounting was last switched on, in nanoseconds since the pool's epoch.
     on_since: AtomicU64,
@@ -63,9 +63,10 @@ struct Reports {
 /// The result of a review of the connections in use.
 #[derive(Debug, Default)]
 pub struct HoldReview {
-    /// The connections that have now been in use for longer than the threshold, longest first.
+    /// The connections that were found to be in use for longer than the threshold and not reported before, longest
+    /// first.
     pub long: Vec<Holder>,
-    /// The connections of earlier reports whose use has ended, in the order of their check-ins.
+    /// The previously reported connections whose use has ended, in the order of their check-ins.
     pub ended: Vec<Holder>,
     /// The threshold, if there is one.
     pub threshold: Option<Duration>,
@@ -84,7 +85,7 @@ impl Holding {
     /// Returns the number of the current switch, if the accounting is on.
     fn switch(&self) -> Option<u32> {
         // ORD: Acquire; pairs with the Release in `turn_on`: if a check-out notes its holder under this switch, its
-        // check-in finds the reason, unless the accounting has been switched off since.
+        // check-in finds `Reason::Holders`, unless the accounting has been switched off since.
         let switch = self.switch.load(Ordering::Acquire);
         (switch % 2 == 1).then_some(switch % (1 << Sequence::SWITCH_BITS))
     }
@@ -100,8 +101,8 @@ impl Holding {
 
     /// Switches the accounting off, in the reverse order.
     fn turn_off(&self, remove_reason: impl FnOnce()) {
-        // Relaxed: a check-in that misses the reason leaves a record of this switch. From the next switch on, the
-        // record is ignored.
+        // Relaxed: a check-in that no longer finds the reason leaves its record behind. From the next switch on,
+        // readers ignore the record because of its number.
         self.switch.fetch_add(1, Ordering::Relaxed);
         remove_reason();
     }
@@ -208,7 +209,7 @@ impl<E: Environment> Core<E> {
         HoldReview { long, ended, threshold, next }
     }
 
-    /// Marks a use as reported. Returns whether it was not reported before and has not ended.
+    /// Marks a use as reported. Returns `false` if it was already reported or has ended.
     fn report(&self, found: &Found<'_, E::Connection>) -> bool {
         if found.holder.call_site.is_some() {
             return found.slot.hold().is_some_and(|hold| hold.mark_reported(found.sequence));
@@ -217,8 +218,9 @@ impl<E: Environment> Core<E> {
         if !self.holding.reports.lock().unnoted.insert(id) {
             return false;
         }
-        // The owner changes the record, then takes the entry. So it finds the entry, or we find the change, or both. If
-        // both, the owner has already reported the end, so the use must be reported as well.
+        // The owner changes the record, then removes the entry. So the owner finds the entry, or this thread finds the
+        // change, or both. If both happen, the owner has already reported the end of the use, so the use itself must be
+        // reported as well.
         self.noted(found.slot).is_none() || !self.holding.reports.lock().unnoted.remove(&id)
     }
 
@@ -243,7 +245,7 @@ impl<E: Environment> Core<E> {
             // stacks, on its way to its caller, or about to be closed.
             unnoted.retain(|slot| reports.early.contains(&slot.known_as().0));
             drop(reports);
-            // Relaxed: a switch changes it, and then the result of this call is ignored.
+            // Relaxed: only a switch changes it, and the result of this call is then ignored.
             let held_for = now.saturating_sub(self.holding.on_since.load(Ordering::Relaxed));
             in_use.extend(unnoted.into_iter().map(|slot| Found {
                 slot,
@@ -285,15 +287,15 @@ impl<E: Environment> Core<E> {
         slots
     }
 
-    /// Returns the current time in nanoseconds since the pool's epoch. A count of 64 bits lasts for 584 years.
+    /// Returns the current time in nanoseconds since the pool's epoch. A 64-bit count overflows only after 584 years.
     pub(super) fn nanos_since_epoch(&self) -> u64 {
         self.environment.now().duration_since(self.epoch).as_nanos() as u64
     }
 }
 
 impl<E: Environment> Idle<E> {
-    /// Notes where the connection is checked out, if the pool accounts for holders. Called before the check-out, so
-    /// that a subscriber that learns of the check-out finds the holder.
+    /// Notes where the connection is checked out, if the pool accounts for holders. Called before the check-out is
+    /// reported, so that a subscriber that learns of the check-out finds the holder.
     #[inline]
     pub fn note_holder(&self, site: &'static Location<'static>) {
         if self.held().core().attention.includes(Reason::Holders) {

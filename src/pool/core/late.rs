@@ -11,9 +11,9 @@
 //! paces. A quarter is added, because the estimate may be wrong. The check-out is refused if it has less time left than
 //! that.
 //!
-//! The margin was chosen by a simulation at 1.5 times the capacity, with limits of ten uses. Without the margin, all
-//! waiters were served just before their limit, and a third of the work was late if the times of use were random. A
-//! larger margin refuses check-outs in a short burst that could have been served in time.
+//! The margin was chosen by simulating 1.5 times the load that the pool can serve, with limits of ten use times.
+//! Without the margin, all waiters were served just before their limit, and with random use times a third of the work
+//! finished late. A larger margin refuses check-outs in a short burst that could have been served in time.
 //!
 //! | state of the pool | a check-out with a limit |
 //! | --- | --- |
@@ -22,16 +22,17 @@
 //! | the pace is unknown: fewer waiters were served than there are connections, or no check-out has asked for the pace in the last ten seconds | is never refused |
 //! | no waiter is being served | sees a pace that rises with the clock, and falls again when waiters are served |
 //! | paused or closed | fails for that reason |
-//! | suspended | waits outside of the queue until the pool is resumed, and then asks |
+//! | suspended | waits outside of the queue until the pool is resumed, and may be refused only then |
 //!
-//! Openers do not count as waiters: an opener brings the connection that it takes.
+//! Openers do not count as waiters, because each opener adds a connection to the pool.
 //!
 //! # Why the order stays first come, first served
 //!
-//! The other known remedy is to serve the newest waiter first. It does as much useful work as refusing check-outs does,
-//! but the waiters that it passes over fail only at their limit. At 0.95 of the capacity, where no check-out need fail,
-//! it makes some of the oldest waiters late. And the newest waiter cannot be claimed with one swap of the list's word:
-//! its ticket would leave a gap, which only the holder of the list's lock may make.
+//! The other known remedy is to serve the newest waiter first. The pool then does as much useful work as if it refused
+//! check-outs, but the waiters that are passed over fail only at their limit. At a load of 0.95 of the capacity, where
+//! no check-out need fail, this order makes some of the oldest waiters late. Moreover, the newest waiter cannot be
+//! claimed with one swap of the list's word: its ticket would leave a gap, which only the holder of the list's lock may
+//! make.
 
 use std::time::Duration;
 
@@ -44,21 +45,21 @@ use crate::pool::error::{TimeLimit, TooLate};
 const MARGIN: f64 = 1.25;
 
 impl<E: Environment> Core<E> {
-    /// Notes that a waiter is in the queue, for the pace. Called under the wait list's lock.
+    /// Notes, for the pace, that a waiter is in the queue. Called under the wait list's lock.
     pub(super) fn queue_begins(&self) {
         if let Some(pace) = &self.measures.pace {
             pace.start(self.environment.stopwatch());
         }
     }
 
-    /// Notes that no waiter is in the queue. Called under the wait list's lock.
+    /// Notes, for the pace, that no waiter is in the queue any more. Called under the wait list's lock.
     pub(super) fn queue_ends(&self) {
         if let Some(pace) = &self.measures.pace {
             pace.stop(self.environment.stopwatch(), self.capacity.load().total);
         }
     }
 
-    /// Notes that a connection was handed over to a waiter, for the pace.
+    /// Notes, for the pace, that a connection was handed over to a waiter.
     #[inline]
     pub(super) fn waiter_is_served(&self) {
         if let Some(pace) = &self.measures.pace {
@@ -87,7 +88,7 @@ impl<E: Environment> Core<E> {
         if estimated(joined) <= time_left {
             return None;
         }
-        // Some may have left, which only the holder of the lock can tell.
+        // Some of these waiters may have left the queue, which only the holder of the lock can tell.
         let waiting = self.wait_list.lock().waiting();
         let (estimated, pace) = (estimated(waiting), Duration::from_nanos(nanos as u64));
         (waiting > 0 && estimated > time_left).then_some(TooLate { limit, time_left, estimated, pace })

@@ -1,4 +1,4 @@
-//! The use of a connection: the lease, its return, and its interruption.
+//! The use of a connection: the lease, its check-in, and its interruption.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -91,7 +91,7 @@ impl<E: Environment> Lease<E> {
     pub fn interruptible(&mut self) -> (&mut E::Connection, Interruption<'_, E::Connection>) {
         let slot = self.0.slot();
         // SAFETY: INV-1: we own the slot. The borrow lasts as long as the exclusive borrow of the token. An
-        // `Interruption` does not lead to the connection.
+        // `Interruption` gives no access to the connection.
         let connection = unsafe { slot.value_mut() }.expect("BUG: the lease has no connection");
         (connection, Interruption { slot, waits: false })
     }
@@ -145,7 +145,7 @@ impl<E: Environment> Drop for Lease<E> {
 }
 
 impl<E: Environment> Lease<E> {
-    /// Checks the connection in. If the connection is pushed, it goes to this shard if possible.
+    /// Checks the connection in. If it is pushed, it goes onto this shard if possible.
     #[inline(always)]
     fn check_in(&mut self, shard: &Shard) {
         let held = self.0;
@@ -159,7 +159,7 @@ impl<E: Environment> Lease<E> {
 
     /// Checks the connection in without recording or emitting anything.
     ///
-    /// The shortest path makes no calls; on the other paths, every call is the last step, as in [`Core::try_hit`].
+    /// The shortest path makes no calls. On the other paths, every call is the last step, as in [`Core::try_hit`].
     #[inline(always)]
     fn check_in_plainly(&mut self, shard: &Shard) {
         let held = self.0;
@@ -235,10 +235,10 @@ impl<E: Environment> fmt::Debug for Lease<E> {
     }
 }
 
-/// Tells when the use of a connection should be cancelled.
+/// Reports when the use of a connection should be cancelled.
 pub struct Interruption<'l, C> {
     slot: &'l Slot<C>,
-    /// Whether a waker was left behind. A use that ends without waiting does not leave a waker.
+    /// Whether a waker was left in the slot. A use that ends without waiting does not leave a waker.
     waits: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Connections that their user or the pool's owner removes from the pool, and how much they were used.
+//! The removal of connections from the pool, by their users or by the pool's owner, and the record of how much they
+//! were used.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -28,13 +29,13 @@ use crate::pool::event::ConnectionClosedReason;
 pub struct Usage {
     /// The connection's number: 1, 2, 3 and so on within its pool.
     pub connection_id: u64,
-    /// The time since the connection was created, which is when its establishment began.
+    /// The time since the connection was created, that is, since its establishment began.
     pub age: Duration,
-    /// How many times it was checked out. This includes the current use.
+    /// How many times the connection was checked out, including the current use.
     #[doc(alias = "recycle_count")]
     pub uses: u64,
-    /// The time since its last use ended. `None` while it is in use, and in a pool without `maxIdleTimeMS`, whose
-    /// check-ins do not read the clock.
+    /// The time since the connection's last use ended. `None` while the connection is in use, and in a pool without
+    /// `maxIdleTimeMS`, because its check-ins do not read the clock.
     #[doc(alias = "last_used")]
     pub idle: Option<Duration>,
 }
@@ -59,8 +60,8 @@ impl<E: Environment> Lease<E> {
         self.held().usage(false)
     }
 
-    /// Checks the connection in and closes it, whatever its condition. In a forked child, gives up a connection of the
-    /// parent.
+    /// Checks the connection in and closes it, whatever its condition. In a forked child, gives up a connection that
+    /// belongs to the parent.
     pub fn discard(self) {
         match self.end() {
             Ok(held) => held.retire_because(CloseError::Discarded),
@@ -87,8 +88,8 @@ impl<E: Environment> Lease<E> {
         taken.expect("BUG: the lease has no connection")
     }
 
-    /// Ends the use without making the connection available. In a forked child, returns a connection of the parent as
-    /// an error, because the parent's pool must not be touched.
+    /// Ends the use without making the connection available. In a forked child, returns a connection that belongs to
+    /// the parent as an error, because the parent's pool must not be touched.
     fn end(self) -> Result<Held<E>, Held<E>> {
         let held = ManuallyDrop::new(self).held();
         if held.core().environment.is_inherited() {
@@ -104,15 +105,15 @@ impl<E: Environment> Lease<E> {
 }
 
 impl<E: Environment> Core<E> {
-    /// Closes the available connections that `keep` refuses. Returns how many it has closed.
+    /// Closes the available connections for which `keep` returns `false`. Returns how many were closed.
     ///
     /// Judges the connections of one shard at a time, beginning with the least recently used connection. If `keep`
-    /// panics, the connections that are left become available.
+    /// panics, the remaining connections become available again.
     ///
     /// # Race window
     ///
-    /// While a connection is judged, a check-out does not find the connections of its shard, and may open one or queue
-    /// up. If it queues up, it gets the first connection that is kept.
+    /// While the connections of a shard are being judged, a check-out does not find them, and may open a connection or
+    /// queue up. If it queues up, it gets the first connection that is kept.
     pub fn retain(&self, mut keep: impl FnMut(&mut E::Connection, &Usage) -> bool) -> usize {
         let mut closed = 0;
         for shard in self.shards.iter() {

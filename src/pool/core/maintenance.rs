@@ -18,7 +18,7 @@ use crate::pool::metrics::Counter;
 use crate::pool::sync::atomic::Ordering;
 use crate::pool::sync::{unless_mutant, wake};
 
-/// A warm-up in progress, during which every change of the number of connections asks for maintenance.
+/// A warm-up in progress. While it lasts, every change in the number of connections requests maintenance.
 #[must_use]
 pub struct WarmUp<'c, E: Environment>(&'c Core<E>);
 
@@ -30,7 +30,7 @@ impl<E: Environment> Drop for WarmUp<'_, E> {
 }
 
 impl<E: Environment> Core<E> {
-    /// Begins a warm-up. The caller next listens for maintenance, and only then reads the state of the pool.
+    /// Begins a warm-up. The caller must listen for maintenance before it reads the state of the pool.
     pub fn begin_warm_up(&self) -> WarmUp<'_, E> {
         // Relaxed: the write to the capacity word publishes the warm-up. A thread that changes the counts later finds
         // the warm-up, and the caller's read finds the earlier changes (`Capacity::order_releases`).
@@ -41,9 +41,9 @@ impl<E: Environment> Core<E> {
 
     /// Performs one background run, except for its last part, [`Core::populate`].
     ///
-    /// Notices whether a log is listening, interrupts the connections that a clear marked, closes stale and surplus
+    /// Checks whether a log is listening, interrupts the connections that a clear marked, closes stale and surplus
     /// connections, and removes available connections that have perished. Looks for idle connections of other pools, if
-    /// a pool of the budget needs one. Does not wait for more work.
+    /// a pool of the budget needs a connection. Does not wait for more work.
     pub fn maintain(self: &Arc<Self>) {
         self.heed_log();
         self.interrupt_cleared();
@@ -56,23 +56,24 @@ impl<E: Environment> Core<E> {
         self.look_for_idle_elsewhere();
     }
 
-    /// Creates a connection if `minPoolSize` requires another, or if a worn connection needs a replacement
+    /// Creates a connection if `minPoolSize` requires one more, or if a worn connection needs a replacement
     /// (`perished.rs`).
     ///
     /// Returns `None` if there are enough connections, the pool is not ready, a waiter is waiting (it opens a
     /// connection itself), the last missing connection would take the last permit, or the budget is used up.
     ///
-    /// A run calls this until it returns `None`, because a run "MUST do as much work as readily available" ("Background
-    /// Thread"). If a check-out then finds no permit, it waits for one of these connections. Their opening began before
-    /// the check-out could have opened a connection itself, so the check-out waits no longer than it would for its own
-    /// connection.
+    /// A background run calls this until it returns `None`, because a run "MUST do as much work as readily available"
+    /// ("Background Thread"). If a check-out then finds no permit, it waits for one of these connections. Their opening
+    /// began before the check-out could have opened a connection itself, so the check-out waits no longer than it would
+    /// for its own connection.
     ///
     /// If only one connection is missing, the last permit is left to check-outs. The official case
     /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens a connection while the
-    /// background opens another, and that no third connection is created. With all permits taken, a third connection
-    /// would be created: the first connection that is ready serves the first check-out and gives back a permit. With
-    /// that permit, the second check-out must create a connection ("Checking Out a Connection") before the other
-    /// connection is ready. If more connections are missing, the third is needed anyway.
+    /// background run opens another, and that no third connection is created. If the background run took all permits, a
+    /// third connection would be created: the first connection to be ready would serve the first check-out and give
+    /// back a permit. With that permit, the second check-out would have to create a connection ("Checking Out a
+    /// Connection") before the other connection is ready. If more than one connection is missing, the third is needed
+    /// anyway.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
         // Relaxed: a hint. The same task sets it and populates the pool.
         let wanted = self.wanted.load(UnmodelledOrdering::Relaxed).max(self.min_pool_size());
@@ -92,7 +93,7 @@ impl<E: Environment> Core<E> {
     /// not count connections that are being closed.
     pub fn count_open(&self) -> u32 {
         self.close_stale(usize::MAX);
-        // Another thread that is closing stale connections has given them up under this lock.
+        // If another thread is closing stale connections, it has given them up under this lock.
         let _registry = self.registry.lock();
         let is_open = |stamp: Stamp| stamp.live && !stamp.pending;
         self.slab.iter().filter(|slot| is_open(slot.stamp())).count() as u32
@@ -134,9 +135,9 @@ impl<E: Environment> Core<E> {
             let mut registry = self.registry.lock();
             let stale = registry.take_stale(&self.slab, most);
             stale.iter().for_each(|index| self.slab.slot(*index).give_up());
-            // Relaxed: under the lock. The count falls before the connections are closed. So a check-out that finds
-            // nothing to close here queues up, instead of spinning until this call is done, and is granted the permit
-            // that this call gives back.
+            // Relaxed: under the lock. The count is lowered before the connections are closed. So a check-out that then
+            // finds nothing to close queues up instead of spinning until this call is done, and it is granted the
+            // permit that this call gives back.
             self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
             stale
         };
@@ -145,7 +146,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Interrupts the connections that the last clears marked, whether in use or pending.
+    /// Interrupts the connections that the last clears marked, whether they are in use or pending.
     fn interrupt_cleared(&self) {
         let (generation, idle, wakers) = {
             let mut registry = self.registry.lock();
@@ -205,8 +206,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Race window
     ///
-    /// While a shard is detached, a check-out does not find its connections, and may open one or queue up. If it queues
-    /// up, it gets the first connection that this function would otherwise push back.
+    /// While the connections of a shard are detached, a check-out does not find them, and may open a connection or
+    /// queue up. If it queues up, it gets the first connection that this function would otherwise push back.
     fn reap(&self) {
         // ORD: Acquire; pairs with the Release in `clear_service`, so the service's new generation is visible.
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);
@@ -237,7 +238,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Schedules maintenance after a close or the end of an establishment, because `minPoolSize` may require another
-    /// connection, or there may be too many.
+    /// connection, or the pool may have too many.
     pub(super) fn schedule_population(&self) {
         if self.min_pool_size() > 0 || self.attention.includes(Reason::Surplus) {
             self.environment.schedule_maintenance();
@@ -246,8 +247,8 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Schedules maintenance if a warm-up is in progress, or if the pool is closed, because the connection that was
-    /// just closed may have been the last. Called after the connection's capacity was given back.
+    /// Schedules maintenance if a warm-up is in progress or the pool is closed. In a closed pool, the connection that
+    /// was just closed may have been the last. Called after the connection's capacity was given back.
     /// `Capacity::order_releases` explains why this never reads an old phase.
     pub(super) fn schedule_if_closed(&self) {
         // Relaxed: see `begin_warm_up`.

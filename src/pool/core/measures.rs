@@ -5,10 +5,10 @@
 //! | hits | in the slot's `Tally`, by its owner |
 //! | waits, uses | in a histogram of the shard that the calling thread prefers; the sum of the waits in the slot's `Tally` |
 //! | connections created and closed, clears, drains | in the registry, under its lock |
-//! | all else | in a counter or a histogram of the core |
+//! | everything else | in a counter or a histogram of the core |
 //!
-//! An end is counted after its beginning, and [`Core::metrics`] reads the ends first. Reading an end acquires the
-//! counts that came before it. So no snapshot has more ends than beginnings.
+//! The end of each activity is counted after its beginning, and [`Core::metrics`] reads the counts of ends first.
+//! Reading an end acquires the counts that were made before it. So no snapshot has more ends than beginnings.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
@@ -69,7 +69,7 @@ struct Failures {
     cancelled: Counter,
 }
 
-/// How drains ended; see `DrainMetrics`.
+/// Counts drains by how they ended; see `DrainMetrics`.
 #[derive(Default)]
 pub(super) struct DrainEnds {
     pub(super) reused: Counter,
@@ -115,7 +115,7 @@ impl Measures {
         }
     }
 
-    /// Excludes the connections of the pool's predecessor, the last of which has the number `last_id`.
+    /// Excludes the connections of the pool's predecessor from the counts. The last of them has the number `last_id`.
     pub(super) fn begin_after(&self, last_id: u64) {
         // Relaxed: set before the pool is shared.
         self.ids_before.store(last_id, StatisticOrdering::Relaxed);
@@ -134,7 +134,7 @@ impl Measures {
 }
 
 impl<E: Environment> Held<E> {
-    /// Counts the check-out of a connection, which began at `started`.
+    /// Counts a check-out that began at `started` and has taken this connection.
     #[inline]
     pub(super) fn count_check_out(&self, started: Started) {
         if !E::METERED {
@@ -174,7 +174,7 @@ impl<E: Environment> Held<E> {
         self.slot().set_since(self.core().environment.stopwatch());
     }
 
-    /// Records the time of a use that is ending now.
+    /// Records the duration of a timed use that is ending now.
     #[cold]
     #[inline(never)]
     pub(super) fn end_timed_use(&self) {
@@ -217,7 +217,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Records the time of an establishment that succeeded, in nanoseconds.
+    /// Records how long a successful establishment took, in nanoseconds.
     pub(super) fn establishment_took(&self, nanos: u64) {
         self.measures.established.record(nanos);
     }

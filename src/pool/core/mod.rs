@@ -4,7 +4,7 @@
 //! caller, such as opening a connection, is returned as a token. A [`Permit`] is the right to open a connection. A
 //! [`Pending`] is a connection that is being established, an [`Idle`] is an established connection without a user, a
 //! [`Lease`] is a connection in use, and a [`Draining`] is a connection whose user left work unfinished. A [`Checking`]
-//! is an idle connection that its check-out checks first. [`Pool`](crate::Pool) is a core on tokio.
+//! is an idle connection that is checked before its use. [`Pool`](crate::Pool) is a core on tokio.
 //!
 //! # Shared state
 //!
@@ -18,11 +18,11 @@
 //! | a budget's books (`budget.rs`) | the places of its pools' connections, the pools that wait for a place | an opening and a close in a pool under the budget, the first and the last waiter there; under their own lock |
 //! | registry (`registry.rs`) | free slots, detached stacks, services, drains; connection numbers are given out under its lock | all operations that are rare |
 //!
-//! A check-out that finds a connection on top of its thread's shard swaps that head, and its check-in swaps it back.
-//! Apart from that head and the slot, which belongs to its owner, neither writes shared memory, and neither takes a
-//! lock. The parts of the core that they read hardly ever change: its number, the reasons for more work
-//! (`attention.rs`), and, for a push, the pool word. There is no counter of available connections: each slot in a stack
-//! knows the height of the stack up to itself.
+//! A check-out that finds a connection in its thread's shard swaps the shard's head, and its check-in swaps the head
+//! back. Apart from the head and the slot, which belongs to its owner, neither of them writes shared memory, and
+//! neither takes a lock. The parts of the core that they read hardly ever change: the core's number, the reasons for
+//! more work (`attention.rs`), and, for a push, the pool word. There is no counter of available connections: each slot
+//! in a stack knows the height of the stack up to itself.
 //!
 //! # Invariants
 //!
@@ -52,46 +52,48 @@
 //! check-outs without a fence or a second cache line, and a newcomer cannot overtake the queue by failing to notice it.
 //! The flags change only under the wait list's lock.
 //!
-//! A check-out in the queue is granted a connection, a permit or a refusal, all through the one queue. Connections and
-//! permits are tokens: if a check-out is cancelled just as it is granted a token, the token is dropped, and so goes to
-//! the next check-out in the queue.
+//! A check-out in the queue is granted a connection, a permit or a refusal, all through the same queue. Connections and
+//! permits are tokens: if a check-out is cancelled just as it is granted a token, the token is dropped, which passes it
+//! on to the next check-out in the queue.
 //!
 //! A check-out that opens a connection keeps waiting as an opener ([`Core::acquire_as_opener`]). It takes its own
-//! connection or a returned one, whichever comes first. It is older than every waiter. So the specification's "MUST NOT
-//! service any newer checkOut requests before fulfilling the original one" holds, and a slow handshake does not keep
-//! its check-out from a free connection. If another connection comes first, the opener's own connection serves the next
-//! check-out once it is open.
+//! connection or a returned connection, whichever comes first. An opener is older than every waiter. So the
+//! specification's "MUST NOT service any newer checkOut requests before fulfilling the original one" holds, and a slow
+//! handshake does not keep its check-out from taking a free connection. If another connection comes first, the opener's
+//! own connection serves the next check-out once it is open.
 //!
 //! A check-out that holds a permit waits as an opener from the start. The connection is opened only after the tasks
-//! that are ready have run. If a connection comes back first, no connection is opened, and the permit goes to the next
-//! check-out in the queue. The opening task waits for the ready tasks, because the check-out itself might not be polled
-//! in the meantime. As in any fair queue, a grant stays with its check-out until the check-out is polled or dropped.
+//! that are ready have run. If a connection is returned before that, no connection is opened, and the permit goes to
+//! the next check-out in the queue. It is the opening task that waits for the ready tasks, because the check-out itself
+//! might not be polled in the meantime. As in any fair queue, a grant stays with its check-out until the check-out is
+//! polled or dropped.
 //!
-//! A connection bypasses an opener in two cases. First, a new connection that no check-out claims goes to a waiter
-//! first. Otherwise the waiter would open another connection, and the pool would hold more than it needs. Second, a
-//! check-out that was granted a permit after waiting becomes an opener only when its task runs. Until then, a returned
-//! connection goes to the check-outs in the queue, or to any other check-out.
+//! A connection bypasses an opener in two cases. First, a new connection that no check-out claims is offered to the
+//! waiters before the openers. Otherwise the waiter would open another connection, and the pool would hold more than it
+//! needs. Second, a check-out that was granted a permit after waiting becomes an opener only when its task runs. Until
+//! then, a returned connection goes to the check-outs in the queue, or to any other check-out.
 //!
 //! # Drains
 //!
-//! A connection that comes back with unfinished work is drained: the environment completes the work that the user left
-//! unfinished. A check-out does not wait for a drain to succeed. If it lacks only capacity under `maxPoolSize`, the
-//! pool *displaces* the oldest drain, which is the least likely to succeed (`drain_queue.rs`). The holder of its
-//! [`Draining`] is told, and drops the token, which closes the connection. The first waiter gets the capacity once the
-//! connection is closed, because the connection counts until then. While there is free capacity, drains are left alone.
+//! A connection that is checked in with unfinished work is drained: the environment completes that work. A check-out
+//! does not wait for a drain to succeed. If it lacks only capacity under `maxPoolSize`, the pool *displaces* the oldest
+//! drain, which is the least likely to succeed (`drain_queue.rs`). The holder of its [`Draining`] is notified and drops
+//! the token, which closes the connection. The first waiter gets the capacity only after the close, because the
+//! connection counts until then. While there is free capacity, drains are left alone.
 //!
 //! One drain is displaced at a time. When its capacity becomes free, the thread that passes it on displaces the next
 //! drain, if another check-out is waiting. So the second of two check-outs may wait for two closes.
 //!
 //! INV-8 (a drain delays a check-out at most by a close): if a check-out is waiting while connections are being
-//! drained, then one of these holds. A permit is free; `maxConnecting` or a budget does not admit a connection; a drain
-//! was displaced and its connection is not closed yet; or a thread is about to displace a drain. Four changes could
-//! break this: a check-out queues up, a drain begins, a connection stops being pending, or a displaced connection is
-//! closed. Each of them changes the capacity word, and the thread that makes the change looks at the word.
+//! drained, then at least one of these statements is true: a permit is free, `maxConnecting` or a budget does not admit
+//! a connection, a drain was displaced and its connection is not closed yet, or a thread is about to displace a drain.
+//! Four changes could break this: a check-out queues up, a drain begins, a connection stops being pending, or a
+//! displaced connection is closed. Each of them changes the capacity word, and the thread that makes the change looks
+//! at the word.
 //!
-//! The task that drains a displaced connection closes it. That task may be unable to run: on an idle current-thread
-//! runtime, which cannot open connections either, or because foreign code blocks in the drain. Then the waiter waits
-//! for a returned connection, or until its own time limit.
+//! A displaced connection is closed by the task that was draining it. That task may be unable to run: it may be on an
+//! idle current-thread runtime, which cannot open connections either, or foreign code may block in the drain. The
+//! waiter then waits for a returned connection or until its own time limit.
 //!
 //! # The orderings
 //!
@@ -101,24 +103,24 @@
 //! 2. A connection that was opened in the background is available before it stops counting as pending: it is made
 //!    available first, and then its [`Opening`] is dropped. A check-out that wants to open a connection reads the
 //!    capacity word, searches the shards, and swaps the word that it read (`Core::seek`).
-//! 3. Wake-ups and connections are never lost: a check-out that queues up raises each shard's flag in the step that
-//!    finds the shard empty (`Shard::pop_or_flag`).
+//! 3. Wake-ups and connections are never lost: a check-out that queues up raises each shard's flag in the same step in
+//!    which it finds the shard empty (`Shard::pop_or_flag`).
 //! 4. Each lane is served first come, first served, and check-outs never barge. This follows from INV-5 and from the
 //!    single queue.
 //! 5. Both limits hold at every instant: their counts are in one word. A resize changes that word as well, so no check-out
 //!    is admitted by a limit that no longer holds (`SizesWord`).
 //! 6. If a check-in races with a clear or a close, either its connection is detached with the others, or the check-in
 //!    notices the change: `Shard::push` and `Shard::put_back`.
-//! 7. Ids are in the order of the `ConnectionCreated` events: ids are assigned and events emitted under the registry's
-//!    lock.
+//! 7. Connection ids are in the order of the `ConnectionCreated` events, because ids are assigned and events are
+//!    emitted under the registry's lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
 //!    without an event: the connections no longer work, but not because of the server, so the pool continues to serve.
-//! 9. Either the thread that closes the pool sees that nothing is left, or the thread that gives back the last capacity
-//!    sees the close and announces it: `Capacity::order_releases`.
+//! 9. Either the thread that closes the pool sees that no connection is left, or the thread that gives back the last
+//!    capacity sees the close and announces it: `Capacity::order_releases`.
 //! 10. If a drain begins while a check-out queues up, the later of the two notices the earlier:
 //!     `Capacity::set_draining`.
-//! 11. Pools under a budget never hold more connections than it has places, and no pool is forgotten in its queue:
-//!     `budget.rs`.
+//! 11. Pools under a budget never hold more connections than the budget has places, and no pool is forgotten in the
+//!     budget's queue: `budget.rs`.
 //!
 //! `loom-tests/` contains a model of each ordering and, for each model, mutants of this code that the model must catch.
 //!
@@ -127,11 +129,11 @@
 //! - No fairness between shards: a thread takes from its own shard first.
 //! - No counter of available connections.
 //! - No epoch-based reclamation: slots are never deallocated while the pool lives, and a waiter's cell is kept until
-//!   its ticket is over.
-//! - No lock on the hot path; the waiting path does take locks. The work under the wait list's lock is bounded, however
-//!   many check-outs wait or leave. It is a few cache lines, and all shards' heads when the first check-out queues up
-//!   or the last check-out leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
-//! - No event-listener in the default wait list; BENCHMARKS.md gives the measured reason.
+//!   its grant was taken or its ticket was skipped.
+//! - No lock on the hot path. The waiting path does take locks. The work under the wait list's lock is bounded, however
+//!   many check-outs wait or leave: it touches a few cache lines, and the heads of all shards when the first check-out
+//!   queues up or the last check-out leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
+//! - No event-listener in the default wait list; BENCHMARKS.md has the measurements.
 //! - No panics from foreign code: wakers run and are dropped outside of all locks, and their panics are caught
 //!   (`pool/sync/foreign.rs`).
 

@@ -25,32 +25,32 @@ use super::slab::{Link, Slot, Stamp};
 ///
 /// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its
 /// shards stay in place while it lives. So a caller that borrows the core with the note's number may use the note's
-/// shard. A forked child forgets its note, and notes a core of the parent only while `Core::note_own_shard` runs. So a
-/// note never names a core of the parent.
+/// shard. A forked child forgets its note. It may note a core of the parent inside `Core::note_own_shard`, which
+/// forgets that note before it returns. So outside of that function, a note never names a core of the parent.
 ///
 /// # The last slot
 ///
 /// The thread also notes the slot that it last took from its shard or pushed there, and the head that it left behind.
-/// If the shard still has that head, a check-out takes that slot, and a check-in puts it back. Both swap only values
-/// from the note and from the slot that it names, and compare the head with the note. Otherwise they would look up the
-/// top and the height of the stack at addresses that depend on the head. The load of the head has to wait for the
-/// locked instruction that just wrote it. With the noted slot, a check-out and its check-in take 0.83 times as long,
-/// with one thread and with two.
+/// If the shard still has that head, a check-out takes the noted slot, and a check-in puts it back. Both compare the
+/// head with the note, and compute the new head only from the note and the noted slot. Without the noted slot, they
+/// would look up the top and the height of the stack at addresses that depend on the head, and the load of the head has
+/// to wait for the locked instruction that just wrote it. With the noted slot, a check-out and its check-in take 0.83
+/// times as long, with one thread and with two.
 ///
 /// INV-17 (what a noted head says): if the head of the noted shard is `with`, this thread made it by pushing `slot`,
 /// and `slot` is on top. If the head is `without`, this thread made it by taking `slot`, the link of `slot` was `link`,
-/// and the stack below is unchanged. A clear of the pool has not reached this shard since, because it would have
-/// changed the head. Clearing a service does not change the heads, but then connections are vetted, and check-ins do
-/// not put slots back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is
-/// below it on either stack. The note says nothing about a head that the shard no longer has: its fields may then
-/// belong to different slots, or to another core.
+/// and the stack below is unchanged. No clear of the pool has reached this shard since then, because a clear changes
+/// the head. Clearing a service does not change the heads, but then connections are vetted, and check-ins do not put
+/// slots back. If another thread has pushed `slot` elsewhere in the meantime, its link differs, or nothing is below it
+/// on either stack. The note says nothing about a head that the shard no longer has: its fields may then belong to
+/// different slots, or to another core.
 #[derive(Debug)]
 pub struct Nearby {
     /// The number of the core, or [`Nearby::NO_CORE`].
     core: Cell<u64>,
     shard: Cell<NonNull<Shard>>,
-    /// The slot that `with` and `without` refer to (INV-17). The note does not know the slot's type. While both are
-    /// [`PastHead::OF_NO_SHARD`], this may be a slot of an earlier core that no longer exists.
+    /// The slot that `with` and `without` refer to (INV-17). The note does not know the slot's type. While both heads
+    /// are [`PastHead::OF_NO_SHARD`], this may be a slot of an earlier core that no longer exists.
     slot: Cell<*const ()>,
     link: Cell<Link>,
     with: Cell<PastHead>,
@@ -77,8 +77,8 @@ impl Nearby {
         }
     }
 
-    /// Notes a slot that the thread has taken from its shard or pushed there, and its link. Does not follow the
-    /// pointer: another thread may own a slot that was pushed, and its pool may be gone.
+    /// Notes a slot that the thread has taken from its shard or pushed onto it, and the slot's link. Does not follow
+    /// the pointer: another thread may own a slot that was pushed, and its pool may be gone.
     #[inline]
     fn note<C>(&self, slot: *const Slot<C>, link: Link) {
         self.slot.set(slot.cast());
@@ -106,8 +106,8 @@ impl<E: Environment> Core<E> {
         Some(unsafe { shard.as_ref() })
     }
 
-    /// Takes the top of the shard that [`Core::nearby_shard`] returns. Makes one attempt with the noted slot, and one
-    /// without the note.
+    /// Takes the top of the shard that [`Core::nearby_shard`] returns. Makes one attempt with the noted slot, and then
+    /// one attempt without the note.
     #[inline]
     pub(super) fn pop_nearby(&self) -> Option<&Slot<E::Connection>> {
         let shard = self.nearby_shard()?;
@@ -131,14 +131,14 @@ impl<E: Environment> Core<E> {
             if !shard.is_at(with) {
                 return None;
             }
-            // SAFETY: INV-17: a slot of this core, which `self` borrows.
+            // SAFETY: INV-17: the slot belongs to this core, which `self` borrows.
             let slot = unsafe { &*note.slot.get().cast::<Slot<E::Connection>>() };
             note.without.set(shard.pop_from(with, slot)?);
             Some(slot)
         })?
     }
 
-    /// Returns whether the calling thread has a note of this pool, or threads do not keep notes.
+    /// Returns whether the calling thread has a note of this pool. Also returns `true` if threads do not keep notes.
     #[inline]
     pub fn is_noted(&self) -> bool {
         self.nearby_shard().is_some()
@@ -182,7 +182,7 @@ impl<E: Environment> Core<E> {
     }
 }
 
-/// From the push on, the connection belongs to other threads, which may close it and the pool, and free the core. So
+/// Once it is pushed, the connection belongs to other threads, which may close it and the pool, and free the core. So
 /// the connection and the core are not touched after the push, here or in the callers, and no parameter is a reference
 /// to them: see [`Shard`].
 #[allow(unsafe_code)]
@@ -208,7 +208,7 @@ impl<E: Environment> Held<E> {
     /// Makes available a connection that was not put back, in a pool that neither vets connections nor emits events.
     /// Tries to push it onto this shard, which is usually the shard of the calling thread.
     ///
-    /// A separate function, so that a check-in that puts the connection back does not save registers.
+    /// This is a separate function, so that a check-in that puts the connection back does not have to save registers.
     #[inline(never)]
     pub(super) fn push(self, shard: &Shard) {
         let Stamp { generation, interrupted, .. } = self.slot().stamp();

@@ -1,26 +1,26 @@
 //! The pace of a pool: how fast it serves waiters.
 //!
-//! The *pace* is the mean time from one served waiter to the next. A clock runs only while a waiter is in the queue, so
-//! times without demand do not count. The pace is the time on this clock since a mark, divided by the number of
-//! connections that were handed over since. The mark lies 8 to 16 uses of each connection in the past, so the pace
-//! follows a change of the load within that many uses.
+//! The *pace* is the mean time from one served waiter to the next. It is measured with a clock that runs only while a
+//! waiter is in the queue, so times without demand do not count. The pace is the time on this clock since a mark,
+//! divided by the number of connections that were handed over since the mark. The mark is 8 to 16 uses of each
+//! connection old, so the pace adapts to a change in the load within that many uses.
 //!
-//! A queue is not measured if it ends before the pool has served as many waiters as it has connections. Connections
-//! often come back together, for example after a tick of a timer, and most of them then find no waiter. Such a queue
-//! would make the pool seem too slow. But if no waiter was served at all, the queue's time does count, because the pool
-//! may have stalled. A short queue that was served at more than four times the known pace counts as well: after a stall,
-//! all queues may be short, because check-outs that find a waiter are refused.
+//! A queue is not measured if it ends before the pool has served as many waiters as it has connections. Connections are
+//! often returned together, for example after a tick of a timer, and most of them then find no waiter. If these queues
+//! were measured, the pool would seem slower than it is. But if no waiter was served at all, the queue's time does
+//! count, because the pool may have stalled. A short queue that was served more than four times as fast as the known
+//! pace counts as well: after a stall, all queues may be short, because check-outs that find a waiter are refused.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
 use crate::pool::sync::Mutex;
 
-/// Measures how fast waiters are served. All its numbers are statistics: nothing is published by them, so all accesses
-/// are relaxed.
+/// Measures how fast waiters are served. All its numbers are statistics that publish nothing, so all accesses are
+/// relaxed.
 #[derive(Default)]
 pub(super) struct Pace {
-    /// The clock that runs while a waiter is in the queue, in nanoseconds. While it runs, [`RUNS`](Self::RUNS) is set
-    /// and the rest is the reading of the stopwatch at which the clock would have been at 0. Changes under the wait
+    /// The clock that runs while a waiter is in the queue, in nanoseconds. While it runs, [`RUNS`](Self::RUNS) is set,
+    /// and the other bits hold the stopwatch reading at which the clock would have shown 0. Changes under the wait
     /// list's lock.
     clock: StatisticU64,
     /// The number of waiters to which a connection was handed over.
@@ -31,7 +31,7 @@ pub(super) struct Pace {
     measured: StatisticU64,
     /// The reading of the stopwatch when the pace was measured.
     measured_at: StatisticU64,
-    /// Two marks: the older one begins the measurement, and the newer one will replace it.
+    /// Two marks: the measurement begins at the older mark, which the newer mark will replace.
     marks: Mutex<[Mark; 2]>,
 }
 
@@ -46,9 +46,9 @@ impl Pace {
     const RUNS: u64 = 1 << 63;
     /// How many times each connection is used, on average, from one mark to the next.
     const USES: u64 = 8;
-    /// The fewest waiters served from one mark to the next.
+    /// The minimum number of waiters served from one mark to the next.
     const LEAST_SERVED: u64 = 32;
-    /// The pace is measured once in this many nanoseconds, so that check-outs seldom meet at the lock.
+    /// The pace is measured at most once in this many nanoseconds, so that check-outs seldom contend for the lock.
     const MEASURED_EVERY: u64 = 1_000_000;
     /// The pace is forgotten if no check-out has asked for it for this many nanoseconds.
     const KEPT_FOR: u64 = 10_000_000_000;
@@ -126,7 +126,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Serves this many waiters of a queue that never ends, one in each interval.
+    /// Serves this many waiters of a queue that never becomes empty, one waiter per interval.
     fn serve(pace: &Pace, now: &mut u64, waiters: u64, interval: u64) {
         for _ in 0..waiters {
             *now += interval;

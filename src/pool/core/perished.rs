@@ -1,10 +1,10 @@
-//! Connections that perish: idle for too long, too old, or of a cleared service.
+//! Connections that perish: they have been idle for too long, are too old, or belong to a cleared service.
 //!
 //! # Make before break
 //!
-//! A connection that has been idle for too long, or whose lifetime is over, is *worn*. Closing it would leave the pool
-//! below `minPoolSize` until a new connection is open. So a worn connection that the pool cannot spare stays where it
-//! is, and maintenance opens its replacement first:
+//! A connection that has been idle for too long, or whose lifetime has expired, is *worn*. Closing it would leave the
+//! pool below `minPoolSize` until a new connection is open. So a worn connection that the pool cannot spare stays where
+//! it is, and maintenance opens its replacement first:
 //!
 //! 1. [`Core::reap`](Core::maintain) leaves the worn connection in its shard, and raises the target of
 //!    [`Core::populate`].
@@ -13,11 +13,12 @@
 //!    spare the worn connection, and closes it.
 //!
 //! [`Core::give_up`] decides under the registry's lock, one connection at a time, so two threads cannot both close the
-//! one connection that the pool can spare. With as many connections as `maxPoolSize` or the budget allows, none of them
-//! pending or being closed, there is no capacity for a replacement. Then the worn connection is closed first.
+//! one connection that the pool can spare. If the pool has as many connections as `maxPoolSize` or the budget allows,
+//! and none of them is pending or being closed, there is no capacity for a replacement. The worn connection is then
+//! closed first.
 //!
-//! A check-out still closes a connection that has been idle for too long, as the specification requires. Until it is
-//! replaced, a connection whose lifetime is over can be checked out.
+//! A check-out still closes a connection that has been idle for too long, as the specification requires. But a
+//! connection whose lifetime has expired can be checked out until it is replaced.
 
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns why an available connection can no longer be used, if there is a reason.
+    /// Returns why an available connection can no longer be used, or `None` if it can be used.
     pub(super) fn perished(&self, held: &Held<E>) -> Option<ConnectionClosedReason> {
         if held.is_stale_member() {
             return Some(ConnectionClosedReason::Stale);
@@ -66,12 +67,12 @@ impl<E: Environment> Core<E> {
                 > self.jittered(most, slot.known_as().0)
     }
 
-    /// Returns whether the connection's lifetime is over. Any thread may call this.
+    /// Returns whether the connection's lifetime has expired. Any thread may call this.
     pub(super) fn is_expired(&self, slot: &Slot<E::Connection>) -> bool {
         !self.options.max_lifetime.is_zero() && self.ticks_since_epoch() >= u128::from(slot.expires_at())
     }
 
-    /// Returns whether an available connection has been idle for too long, or its lifetime is over.
+    /// Returns whether an available connection has been idle for too long, or its lifetime has expired.
     pub(super) fn is_worn(&self, slot: &Slot<E::Connection>) -> bool {
         self.idle_for_too_long(slot) || self.is_expired(slot)
     }
@@ -102,9 +103,9 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns whether the pool can spare an established connection: either the pool does not need it, or has no capacity
-    /// to open a replacement first and no connection is being closed, which would free some. The caller holds the
-    /// registry's lock, or only needs a guess.
+    /// Returns whether the pool can spare an established connection. That is the case if the pool does not need the
+    /// connection, or if it has no capacity to open a replacement first and no close in progress will free any. The
+    /// caller holds the registry's lock, or only needs a guess.
     pub(super) fn can_spare_one(&self) -> bool {
         let counts = self.capacity.load();
         self.min_pool_size() == 0
@@ -122,7 +123,8 @@ impl<E: Environment> Core<E> {
         self.slab.iter().filter(|slot| is_established(slot.stamp())).count() as u32
     }
 
-    /// Gives up a worn connection, which the caller then closes, unless the pool cannot spare it yet.
+    /// Gives up a worn connection, unless the pool cannot spare it yet. If this returns `true`, the caller must close
+    /// the connection.
     pub(super) fn give_up(&self, held: Held<E>) -> bool {
         let _registry = self.registry.lock();
         let can_spare = self.can_spare_one();
@@ -133,8 +135,8 @@ impl<E: Environment> Core<E> {
         can_spare
     }
 
-    /// Returns how many connections [`Core::populate`] must keep open: `minPoolSize`, and a replacement for each
-    /// connection that is worn and cannot be spared. `kept` is the number of worn connections in the shards.
+    /// Returns how many connections [`Core::populate`] must keep open: `minPoolSize`, plus a replacement for each worn
+    /// connection that cannot be spared. `kept` is the number of worn connections in the shards.
     pub(super) fn wanted_size(&self, kept: u32) -> u32 {
         let least = self.min_pool_size();
         if least == 0 {

@@ -29,9 +29,9 @@ impl<E: Environment> Permit<E> {
 
     /// Creates the connection, in the state "pending", and emits `ConnectionCreated`.
     ///
-    /// This happens under the registry's lock, as does marking the pool ready, clearing it or closing it. So the event
-    /// lies between a `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events (orderings 1
-    /// and 7).
+    /// This happens under the registry's lock, as do marking the pool as ready, clearing it and closing it. So the
+    /// event falls between a `PoolReady` and the next `PoolCleared`, and the ids are in the order of the events
+    /// (orderings 1 and 7).
     ///
     /// # Errors
     ///
@@ -68,7 +68,8 @@ impl<E: Environment> Permit<E> {
         core.environment.deliver();
         let held = Held::new(core, slot);
         held.end_hold();
-        // The pending connection takes over the count, but not the reference to the core: the record has its own.
+        // The pending connection takes over the permit's count, but not its reference to the core, because the record
+        // has its own reference.
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is not used again, and its `Drop` does not run.
         drop(unsafe { std::ptr::read(&raw const this.core) });
@@ -80,7 +81,7 @@ impl<E: Environment> Drop for Permit<E> {
     fn drop(&mut self) {
         let is_awaited = self.core.capacity.release(1, 1);
         self.core.give_back(is_awaited, false);
-        // The permit counted towards `minPoolSize`, and may have been the last part of a closed pool.
+        // The permit counted towards `minPoolSize`, and may have been all that was left of a closed pool.
         self.core.schedule_population();
     }
 }
@@ -107,7 +108,7 @@ impl<E: Environment> SharedPermit<E> {
 
 impl<E: Environment> Core<E> {
     /// Grants free permits to the waiters, in order. Displaces a drain if the next waiter lacks only the drain's
-    /// capacity. Asks the budget for the waiter's place.
+    /// capacity. Asks the budget, if there is one, for a place for each waiter.
     pub(super) fn serve_permits(self: &Arc<Self>) {
         loop {
             let claimed = {

@@ -1,7 +1,7 @@
 //! The registry: the state that changes rarely, under one mutex.
 //!
 //! Slots are allocated and released here, and the pool is marked ready, cleared and closed here. Connection ids are
-//! given out and `ConnectionCreated` events emitted under this lock, so that both are in the same order.
+//! assigned and `ConnectionCreated` events are emitted under its lock, so that both are in the same order.
 //!
 //! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's
 //! lock.
@@ -16,10 +16,10 @@ use crate::pool::error::Cause;
 pub(super) struct Registry {
     /// Slots without an owner.
     pub(super) free: Vec<u32>,
-    /// The tops of detached stacks. All their connections are stale and not closed yet.
+    /// The tops of detached stacks. All connections in these stacks are stale and have not been closed yet.
     pub(super) stale: Vec<u32>,
     pub(super) cause: Option<Cause>,
-    /// Connections up to this generation must still be interrupted.
+    /// The generation up to which connections must still be interrupted.
     pub(super) interrupt: Option<u64>,
     pub(super) drains: DrainQueue,
     pub(super) services: Services,
@@ -31,7 +31,7 @@ impl Registry {
         self.free.pop().unwrap_or_else(|| slab.grow())
     }
 
-    /// Returns the slots of the stale connections that no thread has taken to close.
+    /// Returns the slots of the stale connections that `take_stale` has not taken yet.
     pub(super) fn stale_slots<'s, C>(&'s self, slab: &'s Slab<C>) -> impl Iterator<Item = u32> + 's {
         self.stale.iter().flat_map(|top| slab.chain(Some(*top)).map(Slot::index))
     }

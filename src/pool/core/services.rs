@@ -11,10 +11,10 @@ use crate::pool::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub(super) struct Services {
     present: HashMap<ServiceId, Service>,
-    /// Connections of these services up to these generations must still be interrupted.
+    /// The services whose connections must still be interrupted, each with the last generation that is affected.
     pub(super) interrupt: Vec<(ServiceId, u64)>,
-    /// The first generation of the next new entry. It is beyond the generations of all removed entries, so that an
-    /// error from a removed entry is never mistaken for an error from a current entry.
+    /// The first generation of the next new entry. It is greater than the generations of all removed entries, so that
+    /// an error from a removed entry is never mistaken for an error from a current entry.
     first_generation: u64,
 }
 

@@ -1,4 +1,5 @@
-//! A shard: a lock-free stack (last in, first out) of available connections, as one `AtomicU64` over the slab.
+//! A shard: a lock-free stack (last in, first out) of available connections. Its head is a single `AtomicU64`, and the
+//! links are in the slab.
 
 use crossbeam_utils::CachePadded;
 
@@ -10,9 +11,9 @@ use crate::pool::sync::{step, unless_mutant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
     top: Option<u32>,
-    /// The flag: a check-out is waiting. A check-in hands its connection over instead of pushing it, and a check-out
-    /// queues up instead of popping. Changes only under the wait list's lock, and is raised only while the shard is
-    /// empty.
+    /// The flag, which says that a check-out is waiting. While it is raised, a check-in hands its connection over
+    /// instead of pushing it, and a check-out queues up instead of popping. Changes only under the wait list's lock,
+    /// and is raised only while the shard is empty.
     waiting: bool,
     /// Counts the changes, modulo 2^43, so that a head is never mistaken for an older head with the same top. If one
     /// shard changes 100 million times a second, the tag wraps after a day.
@@ -21,8 +22,8 @@ pub(super) struct Head {
 
 /// A head that a shard had earlier, for comparison with later heads.
 ///
-/// If the shard still has this head, its stack has not changed since. This can be wrong only after a multiple of 2^43
-/// changes, when the tag is the same again.
+/// If the shard still has this head, its stack has not changed since. The comparison can be wrong only after a multiple
+/// of 2^43 changes, when the tag repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PastHead(u64);
 
@@ -110,7 +111,7 @@ pub(super) enum Obstacle {
 pub(super) struct Shards(Box<[CachePadded<Shard>]>);
 
 impl Shards {
-    /// The largest number of shards that a pool on a machine with many cores can use. A power of two.
+    /// The maximum number of shards, which only machines with many cores reach. A power of two.
     #[cfg(not(any(loom, shuttle)))]
     const MOST: usize = 256;
     /// Small, because the model checkers explore every possible shard.
@@ -146,9 +147,9 @@ impl Shards {
     }
 }
 
-/// A shard is a single atomic, and so a cell. A reference to a cell may outlive it, which happens when other threads
-/// free the core after a push. Any other reference must point to live memory for as long as it is a function's
-/// parameter. So the functions that push take pointers to the slab and the slot.
+/// A shard is a single atomic, and therefore an `UnsafeCell`. A reference to an `UnsafeCell` may outlive the cell, as
+/// happens when other threads free the core after a push. Any other reference that is a parameter must point to live
+/// memory until the function returns. So the functions that push take pointers to the slab and the slot.
 #[derive(Debug)]
 pub(super) struct Shard(AtomicU64);
 
@@ -187,7 +188,7 @@ impl Shard {
         self.load().past() == past
     }
 
-    /// Takes the slot on top of this head, if the shard has the head. Returns the new head.
+    /// Takes the slot on top of this head, if the shard still has the head. Returns the new head.
     #[inline]
     pub(super) fn pop_from<C>(&self, with: PastHead, top: &Slot<C>) -> Option<PastHead> {
         let below = with.head().without(top);
@@ -195,12 +196,12 @@ impl Shard {
         Some(below.past())
     }
 
-    /// Puts a slot back, if the shard has this head. The shard got this head when the slot was taken from it, and the
-    /// slot still has its link. Returns the new head.
+    /// Puts a slot back, if the shard still has this head. It must be the head that the shard got when the slot was
+    /// taken, and the slot must still have its link. Returns the new head.
     ///
     /// The slot's connection was taken or created after this head was made. So it is current, unless a clear or a close
-    /// is in progress that has not reached this shard yet. The clear then detaches it with the others, because it
-    /// changes the heads of all shards after the pool word.
+    /// is in progress that has not reached this shard yet. In that case, the clear or the close detaches the slot with
+    /// the others, because it changes the pool word first and then the heads of all shards.
     ///
     /// # Safety
     ///
@@ -209,7 +210,7 @@ impl Shard {
     #[allow(unsafe_code)]
     pub(super) unsafe fn put_back<C>(&self, without: PastHead, slot: *const Slot<C>) -> Option<PastHead> {
         let above = {
-            // SAFETY: INV-1: the owner is this caller until the swap.
+            // SAFETY: INV-1: the caller owns the slot until the swap.
             let slot = unsafe { &*slot };
             debug_assert_eq!(slot.link().next, without.head().top, "BUG: the slot has another link");
             without.head().with(slot)
@@ -225,7 +226,7 @@ impl Shard {
     #[inline]
     pub(super) fn try_pop<'s, C>(&self, slab: &'s Slab<C>) -> Option<(&'s Slot<C>, PastHead)> {
         // The flag is not checked: a flagged shard is empty. Until this shard's flag is raised, a check-out that takes
-        // the top counts as earlier than a check-out that is queuing up.
+        // the top is considered to come before a check-out that is queuing up.
         let head = self.load();
         let slot = slab.first_slot(head.top?)?;
         let below = head.without(slot);
@@ -357,7 +358,7 @@ impl Shard {
         }
         let link = Link { next: head.top, depth: 1 + height };
         let above = {
-            // SAFETY: INV-1: the owner is this caller until the swap.
+            // SAFETY: INV-1: the caller owns the slot until the swap.
             let slot = unsafe { &*slot };
             slot.set_link(link);
             head.with(slot)
@@ -366,8 +367,8 @@ impl Shard {
         Ok((link, above.past()))
     }
 
-    /// Takes all slots at once, still linked, and returns the top. Changes the head even of an empty shard, so that a
-    /// push that has read the old head fails.
+    /// Takes all slots at once, still linked, and returns the top. Changes the head even if the shard is empty, so that
+    /// a push that has read the old head fails.
     pub(super) fn detach(&self) -> Option<u32> {
         let mut head = self.load();
         loop {
@@ -406,9 +407,9 @@ impl Shard {
         }
     }
 
-    /// Calls `f` with the index of each slot, for a caller that does not own the stack. Starts again if the stack
-    /// changes in the meantime, and gives up after some attempts: then `f` may have missed a slot. In any case, `f` may
-    /// have been called with slots that were in the stack only part of the time.
+    /// Calls `f` with the index of each slot, for a caller that does not own the stack. Starts over if the stack
+    /// changes in the meantime, and gives up after some attempts, in which case it may have missed a slot. In any case,
+    /// it may have called `f` with slots that were in the stack only part of the time.
     pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, mut f: impl FnMut(u32)) {
         const ATTEMPTS: u32 = 64;
         for _ in 0..ATTEMPTS {
@@ -517,7 +518,7 @@ mod tests {
         assert_eq!(shard.len(&slab).0, 0);
     }
 
-    /// A slot keeps its link if the link is still right, so each part of the link must be compared.
+    /// A slot keeps its link if the link is still correct, so each part of the link must be compared.
     #[test]
     fn slot_that_comes_back_is_linked_to_what_is_below_it_now() {
         let (shard, slab) = (Shard::new(), slab_of(3));
@@ -527,7 +528,7 @@ mod tests {
         let linked = |index: u32| (slab.slot(index).link().next, slab.slot(index).link().depth);
         push(&[0, 1]);
         assert_eq!(linked(1), (Some(0), 2));
-        // The slot comes back at the same place.
+        // The slot returns to the same place.
         shard.pop(&slab);
         push(&[1]);
         assert_eq!(linked(1), (Some(0), 2));

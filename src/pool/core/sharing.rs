@@ -38,8 +38,9 @@ impl<E: Environment> Core<E> {
     }
 
     /// Counts one more pending connection as [`Capacity::admit_first`](super::capacity::Capacity::admit_first) does.
-    /// Afterwards, the pool is in the budget's queue if only the budget refused, and in no other case. The caller holds
-    /// the wait list's lock. After a refusal, it releases the lock and lets the budget [settle](Budget::settle).
+    /// Afterwards, the pool is in the budget's queue if the budget was the only reason for a refusal, and in no other
+    /// case. The caller holds the wait list's lock. After a refusal, it releases the lock and lets the budget
+    /// [settle](Budget::settle).
     pub(super) fn admit_first(self: &Arc<Self>, limits: CapacityLimits) -> Result<(), Counts> {
         if let Some(budget) = self.budget() {
             let counts = self.capacity.load();
@@ -53,14 +54,14 @@ impl<E: Environment> Core<E> {
         }
         let admitted = self.capacity.admit_first(limits);
         if let (Err(_), Some(budget)) = (&admitted, self.budget()) {
-            // Under the lock, nothing else is admitted (INV-5).
+            // While the caller holds the lock, no other connection is admitted (INV-5).
             budget.give_back(self.number, false);
         }
         admitted
     }
 
-    /// Returns the limits within which a check-out that is about to queue up is admitted at once. Under a budget, it
-    /// always queues up, and [`Core::serve_permits`] then asks for a place.
+    /// Returns the limits within which a check-out that is about to queue up is admitted at once. Under a budget, the
+    /// check-out always queues up, and [`Core::serve_permits`] then asks for a place.
     pub(super) fn limits_of_the_first(&self) -> CapacityLimits {
         let limits = self.limits();
         if self.is_budgeted() { CapacityLimits { total: 0, ..limits } } else { limits }
@@ -83,22 +84,22 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Does what the budget requires. The caller must not hold a lock.
+    /// Does the work that is due in the budget. The caller must not hold a lock.
     pub(super) fn settle_budget(&self) {
         if let Some(budget) = self.budget() {
             budget.settle();
         }
     }
 
-    /// Looks again for idle connections of other pools, if this pool needs one.
+    /// Makes the budget look again for idle connections, in case a pool in its queue needs one of them.
     pub(super) fn look_for_idle_elsewhere(&self) {
         if let Some(budget) = self.budget() {
             budget.look_again();
         }
     }
 
-    /// Gives back the place of a connection whose capacity is released, and serves the waiters if one of them waits for
-    /// that capacity. `was_leaving` says whether the connection was closed for another pool.
+    /// Gives back the place of a connection whose capacity is released, and serves the waiters if one of them is
+    /// waiting for that capacity. `was_leaving` says whether the connection was closed for another pool.
     pub(super) fn give_back(self: &Arc<Self>, is_awaited: bool, was_leaving: bool) {
         if let Some(budget) = self.budget() {
             budget.give_back(self.number, was_leaving);
@@ -111,7 +112,7 @@ impl<E: Environment> Core<E> {
 }
 
 impl<E: Environment> Held<E> {
-    /// Returns whether the connection is to be closed for another pool of the budget, which has asked for it.
+    /// Returns whether the connection must be closed because another pool of the budget needs its place.
     #[inline]
     pub(super) fn is_asked_for(self) -> bool {
         self.core().attention.includes(Reason::Asked) && self.is_asked_for_still()
@@ -126,7 +127,8 @@ impl<E: Environment> Held<E> {
         core.budget().is_some_and(|budget| budget.gives_one_up(core.number, forget))
     }
 
-    /// Closes a connection that another pool of the budget needs, once the budget counts its place as leaving.
+    /// Closes a connection whose place another pool of the budget needs. The budget already counts the place as
+    /// leaving.
     #[cold]
     pub(super) fn close_for_another_pool(self, reason: ConnectionClosedReason) {
         self.close(reason, None, CountsAs::Leaving);

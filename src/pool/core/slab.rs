@@ -1,7 +1,7 @@
 //! The slab: one slot for each connection that exists, in segments that are never deallocated while the pool lives.
 //!
-//! Slots are never deallocated, so reading a slot by an outdated index is always allowed. The tag of the head that the
-//! index came from decides whether the value still holds.
+//! Slots are never deallocated, so reading a slot by an outdated index is always allowed. The tag of the head that
+//! contained the index shows whether what was read is still valid.
 
 mod words;
 
@@ -24,12 +24,12 @@ use crate::pool::sync::{Mutex, OnceLock, UnsafeCell, follow, unless_mutant};
 
 pub(super) use words::{INDEX_BITS, Link, NO_SLOT, Stamp};
 
-/// Room for one connection.
+/// The memory for one connection.
 ///
 /// INV-1 (one owner): from its allocation until it is released to the registry, a slot has one owner at a time: a
 /// token, or the stack that it is pushed on. Only the owner touches `record` and `value`. Ownership passes by a swap of
 /// a shard's head, by a hand-over through the wait list, under the registry's lock, or by moving a token. Each of these
-/// steps releases and acquires.
+/// steps has Release and Acquire semantics.
 #[repr(align(64))]
 pub(super) struct Slot<C> {
     /// Written by the owner before a push, unless it already has the right value. Any thread may read it at any time.
@@ -192,12 +192,12 @@ impl<C> Slot<C> {
 
     #[inline]
     pub(super) fn link(&self) -> Link {
-        // Relaxed: published by the swap of the head that leads here. A reader without that head
+        // Relaxed: published by the swap of the head that leads here. A reader that has not acquired that head
         // (`Shard::guessed_slots`) only guesses.
         Link::unpack(self.link.load(Ordering::Relaxed))
     }
 
-    /// Returns the link, for a reader that compares the heads before and after.
+    /// Returns the link, for a reader that compares the heads before and after its walk.
     pub(super) fn link_between_heads(&self) -> Link {
         // ORD: Acquire; pairs with the Release in `set_link`. If a reader finds the link of a later push, it then finds
         // that the head has changed.
@@ -206,8 +206,8 @@ impl<C> Slot<C> {
 
     /// Sets the link. Called by the owner.
     ///
-    /// A slot that returns to its old position already has its link. Then nothing is stored, because the following swap
-    /// waits for every earlier store, and this store would wait until the link below is read.
+    /// A slot that returns to its old position already has the right link, so the store is skipped. The swap that
+    /// follows waits for every earlier store, and this store would have to wait until the link below it has been read.
     #[inline]
     pub(super) fn set_link(&self, link: Link) {
         // Relaxed: the owner reads its own or the previous owner's value, ordered by the step that passed the slot on.
@@ -221,8 +221,8 @@ impl<C> Slot<C> {
 
     #[inline]
     pub(super) fn stamp(&self) -> Stamp {
-        // ORD: Acquire; pairs with the AcqRel in `interrupt`: an owner that finds the mark also finds its reason, the
-        // phase of the pool. An owner reads only its own generation.
+        // ORD: Acquire; pairs with the AcqRel in `interrupt`: an owner that finds the mark `interrupted` also finds the
+        // reason for it, which is the phase of the pool. An owner reads only its own generation.
         Stamp::unpack(self.stamp.load(unless_mutant("stamp_acquires_nothing", Ordering::Acquire)))
     }
 
@@ -241,13 +241,13 @@ impl<C> Slot<C> {
 
     /// Marks the connection as established. Returns the previous stamp, including any mark of interruption.
     pub(super) fn set_established(&self) -> Stamp {
-        // Relaxed: only the mark counts here. The drop of the `Pending` acquires the stamp again before it reads the
+        // Relaxed: only the mark matters here. The drop of the `Pending` acquires the stamp again before it reads the
         // reason.
         Stamp::unpack(self.stamp.fetch_and(!Stamp::PENDING, Ordering::Relaxed))
     }
 
-    /// Marks the connection as interrupted and counts the interruption, if there is an unmarked connection that
-    /// `applies` accepts. Returns the waker to wake.
+    /// Marks the connection as interrupted and counts the interruption, if the connection is live, not marked yet, and
+    /// accepted by `applies`. Returns the waker to wake.
     pub(super) fn interrupt(&self, counter: Option<&Counter>, applies: impl Fn(Stamp) -> bool) -> Option<Waker> {
         let concerned = |stamp: Stamp| stamp.live && !stamp.interrupted && applies(stamp);
         if !concerned(self.stamp()) {
@@ -272,7 +272,7 @@ impl<C> Slot<C> {
 
     /// Completes when the connection is interrupted. Called by the owner.
     ///
-    /// The marks `interrupted` and `watched` are in one word, so the later of the two steps sees the earlier.
+    /// The marks `interrupted` and `watched` are in one word, so the thread that sets the second mark sees the first.
     #[inline]
     pub(super) fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         let stamp = self.stamp();
@@ -287,12 +287,12 @@ impl<C> Slot<C> {
         if self.watch(waker) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Leaves a waker for the interruption. Returns whether the connection is already interrupted. Called by the owner,
-    /// which has not left a waker yet.
+    /// Leaves a waker for an interruption to wake. Returns whether the connection is already interrupted. Called by the
+    /// owner, which has not left a waker yet.
     #[inline]
     fn watch(&self, waker: Waker) -> bool {
-        // SAFETY: INV-6: not watched, so the cell belongs to the owner. An interrupter that sets its mark now does not
-        // find a watch.
+        // SAFETY: INV-6: the stamp is not `watched`, so the cell belongs to the owner. An interrupter that sets its
+        // mark now does not find `watched` set.
         self.waker.with_mut(|present| unsafe { *present = Some(waker) });
         // ORD: AcqRel; the Release pairs with the Acquire in `interrupt` and publishes the waker. The Acquire has the
         // same purpose as in `stamp`.
@@ -332,7 +332,7 @@ impl<C> Slot<C> {
         self.hold.get().map(|hold| &**hold)
     }
 
-    /// Returns the record of the connection's holder, for the owner to write.
+    /// Returns the record of the connection's holder, which is created if necessary. Called by the owner.
     pub(super) fn hold_or_new(&self) -> &Hold {
         if self.hold.get().is_none() {
             let made = self.hold.set(Box::new(Hold::new()));
@@ -370,7 +370,7 @@ impl<C> Slot<C> {
 
     /// Sets the instant that [`Slot::idle_since`] returns. Called by the owner.
     ///
-    /// Within one tick there is nothing to store: see `set_link`.
+    /// Skips the store if the tick has not changed, for the reason given at `set_link`.
     #[inline]
     pub(super) fn set_idle_since(&self, tick: u32) {
         // Relaxed: see `known_as`.
@@ -433,7 +433,7 @@ impl<C> Slot<C> {
         self.record.with_mut(|record| f(unsafe { &mut *record }))
     }
 
-    /// Puts a connection in or takes it out. Returns the previous content.
+    /// Puts a connection into the slot or takes it out. Returns the previous content.
     ///
     /// # Safety
     ///
@@ -471,7 +471,7 @@ impl<C> Slot<C> {
 pub(super) struct Slab<C> {
     /// The first slots. Most pools do not need any other slots, and a single comparison identifies a first slot.
     first: Box<[Slot<C>]>,
-    /// Segment `k` has `2^k` times as many slots as `first`, which is as many as all slots before it together.
+    /// Segment `k` has `2^k` times as many slots as `first`: as many as `first` and all earlier segments together.
     segments: [OnceLock<Box<[Slot<C>]>>; Slab::<()>::SEGMENTS],
     /// The number of slots that have ever been handed out.
     len: AtomicU32,
@@ -561,7 +561,7 @@ impl<C> Slab<C> {
 
     /// Returns the slots of a stack as [`Slab::chain`] does, for a caller that does not own the stack. The walk may
     /// leave the stack, so the result is only a guess, unless the caller reads the links with
-    /// [`Slot::link_between_heads`] and compares the heads. It ends at a link to a slot that this thread does not see.
+    /// [`Slot::link_between_heads`] and compares the heads. The walk ends at a slot that this thread does not see.
     pub(super) fn visible_chain(&self, top: Option<u32>, link: fn(&Slot<C>) -> Link) -> impl Iterator<Item = &Slot<C>> {
         let mut next = top;
         std::iter::from_fn(move || {

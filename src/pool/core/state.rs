@@ -5,7 +5,7 @@ use crate::pool::sync::unless_mutant;
 
 /// Whether a pool serves check-outs.
 ///
-/// The CMAP specification names these three states, and no others will be added, so a caller can match on all of them.
+/// The CMAP specification defines these three phases. No other phase will be added, so a `match` can be exhaustive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Phase {
@@ -18,7 +18,7 @@ pub enum Phase {
     Closed,
 }
 
-/// A reading of the pool word.
+/// The phase and the generation of a pool, read at the same instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolState {
     /// The phase.
@@ -49,7 +49,7 @@ impl PoolState {
     }
 }
 
-/// The pool word. Only ready, clear, renew and close write it, each under the registry's lock; any thread may read it.
+/// The pool word. Only ready, clear, renew and close write it, each under the registry's lock. Any thread may read it.
 #[derive(Debug)]
 pub(super) struct PoolWord(AtomicU64);
 

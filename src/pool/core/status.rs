@@ -35,8 +35,8 @@ pub struct PoolStatus {
     pub stale: u32,
     /// Check-outs in the queue that are neither opening a connection nor about to do so.
     pub waiting: u32,
-    /// Whether all numbers are from the same instant. In a pool that changes constantly, a reader may not find such an
-    /// instant within its attempts. Then each number is right, but the numbers may be from different instants.
+    /// Whether all numbers are from the same instant. If the pool changes during every attempt to take a snapshot, each
+    /// number is still correct, but the numbers may be from different instants.
     pub consistent: bool,
 }
 
@@ -45,10 +45,11 @@ pub struct PoolStatus {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ServiceStatus {
-    /// The generation of new connections to the service. Each clear raises it. A service that loses its last connection
-    /// and later gets another starts beyond its earlier generations.
+    /// The generation that new connections to the service get. Each clear increments it. If a service loses its last
+    /// connection and later gets a new one, its generation is higher than all its earlier generations.
     pub generation: u64,
-    /// Existing connections to the service. A connection counts once its handshake has named the service.
+    /// The number of existing connections to the service. A connection is counted once its handshake has named the
+    /// service.
     pub connections: u32,
 }
 
@@ -59,7 +60,8 @@ impl<E: Environment> Core<E> {
     /// Returns a snapshot. Each attempt takes the wait list's lock for an instant, and, while connections are being
     /// drained, the registry's lock.
     ///
-    /// All words are read twice. Each has a version, so equal readings mean that nothing changed between the two.
+    /// Compares two successive readings of all words. Each word has a version, so if the readings are equal, nothing
+    /// changed between them.
     pub fn status(&self) -> PoolStatus {
         let mut last = self.collect();
         for _ in 0..Self::ATTEMPTS {
@@ -72,7 +74,7 @@ impl<E: Environment> Core<E> {
         last.status
     }
 
-    /// Returns numbers that are each right, but possibly from different instants.
+    /// Returns a snapshot whose numbers are each correct, but may be from different instants.
     pub(super) fn rough_status(&self) -> PoolStatus {
         self.collect().status
     }
@@ -86,14 +88,14 @@ impl<E: Environment> Core<E> {
             available += len;
             heads.push(head);
         }
-        // ORD: Relaxed; the comparison of two collections shows whether this value fits the others.
+        // ORD: Relaxed; comparing two collections shows whether this value is consistent with the others.
         let stale = self.stale.load(Ordering::Relaxed);
         let waiting = self.wait_list.lock().waiting();
-        // Usually no connection is being drained, and the flag avoids taking the lock.
+        // The flag avoids the lock in the usual case, when no connection is being drained.
         let draining = if counts.draining { self.registry.lock().drains.len() } else { 0 };
         // A connection that was handed over as soon as it was established may be closed before its opening ends.
         let (total, pending) = (counts.total, counts.pending.min(counts.total));
-        // If they are from different instants, the parts may exceed the whole.
+        // If the counts are from different instants, the parts may add up to more than the total.
         let stale = stale.min(total - pending);
         let available = available.min(total - pending - stale);
         let in_use = total - pending - stale - available;

@@ -15,28 +15,28 @@ use crate::pool::sync::statistics::{AtomicU64 as StatisticU64, Ordering as Stati
 /// | 3. uses the connection; ends the use if it is timed | |
 /// | 4. gives the slot away: releases | |
 ///
-/// Two numbers share the word, so that the hit path reads, adds and writes once, and the check-in compares one reading
-/// with a constant:
+/// The word holds two numbers, so that the hit path does one load, one addition and one store, and the check-in
+/// compares one loaded value with a constant:
 ///
 /// | bits | number |
 /// | --- | --- |
-/// | 0 to 7 | how many uses are left until the next timed one |
-/// | 8 to 63 | how many check-outs have found this slot's connection at once |
+/// | 0 to 7 | the number of uses left until the next timed use |
+/// | 8 to 63 | the number of hits so far |
 ///
-/// A use is timed if its check-out makes the lower number 0. The word changes only at check-outs and at the end of a
-/// timed use, so the check-in agrees with the check-out. A timed use ends before its owner gives the slot away, so the
-/// lower number is at least 1 when the next use begins.
+/// A use is timed if its check-out decrements the lower number to 0. The word changes only at check-outs and at the end
+/// of a timed use, so the check-out and the check-in agree on whether a use is timed. A timed use ends before its owner
+/// gives the slot away, so the lower number is at least 1 when the next use begins.
 #[derive(Debug)]
 pub(super) struct Tally {
     word: AtomicU64,
     /// The total time that check-outs have waited for this slot's connection, in nanoseconds. Kept here rather than in
-    /// the histogram, because the owner counts without a locked instruction.
+    /// the histogram, so that the owner can add to it without a locked instruction.
     waited: StatisticU64,
 }
 
-/// The difference between a slot's hits and the number of uses of its present connection: the hits before the
-/// connection was created, minus its uses that were not hits. Counted modulo 2^56, like the hits, so it takes only
-/// seven bytes.
+/// A slot's hits minus the number of uses of its current connection. This equals the hits before the connection was
+/// created, minus the connection's uses that were not hits. Like the hits, the difference is taken modulo 2^56, so it
+/// fits into seven bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FirstUse([u8; 7]);
 
@@ -94,18 +94,18 @@ impl Tally {
         self.waited.store(before.saturating_add(nanos), StatisticOrdering::Relaxed);
     }
 
-    /// Returns the time that check-outs have waited, in nanoseconds, for any thread.
+    /// Returns the time that check-outs have waited, in nanoseconds. Any thread may call this.
     pub(super) fn waited(&self) -> u64 {
         self.waited.load(StatisticOrdering::Relaxed)
     }
 
     #[inline]
     fn note_use(&self, hits: u64) -> bool {
-        // Relaxed, here and below: the owner reads its own or the previous owner's value, ordered by the step that
-        // passed the slot on. Other threads read a number that does not publish anything.
+        // Relaxed, here and below: the owner reads its own value or the previous owner's, which is ordered by the step
+        // that passed the slot on. Other threads read the number only as a statistic.
         let before = self.word.load(Ordering::Relaxed);
         debug_assert_ne!(before & Self::LEFT, 0, "BUG: a timed use has not ended");
-        // A single addition of a constant, because callers pass a constant for `hits`.
+        // This compiles to the addition of a single constant, because callers pass a constant for `hits`.
         let word = before.wrapping_add(hits.wrapping_sub(1));
         self.word.store(word, Ordering::Relaxed);
         word & Self::LEFT == 0
@@ -119,7 +119,7 @@ impl Tally {
 
     /// Ends a timed use, and chooses the next use to time. Called by the owner.
     ///
-    /// `salt`, which differs from call to call, decides how many uses lie between the two timed uses. With a constant
+    /// `salt` differs from call to call, and determines how many uses lie between the two timed uses. With a constant
     /// gap, an application that alternates between two kinds of use might have only one kind timed.
     pub(super) fn end_timed(&self, salt: u64) {
         let (least, most) = Self::GAPS;
@@ -127,7 +127,7 @@ impl Tally {
         self.word.store(self.hits() << Self::HITS_SHIFT | gap, Ordering::Relaxed);
     }
 
-    /// Returns the number of hits so far, for any thread.
+    /// Returns the number of hits so far. Any thread may call this.
     pub(super) fn hits(&self) -> u64 {
         self.word.load(Ordering::Relaxed) >> Self::HITS_SHIFT
     }
@@ -145,7 +145,7 @@ pub(super) fn scattered(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Returns the numbers of the timed uses among the first `uses`. `is_hit` says which uses are hits.
+    /// Simulates `uses` uses, and returns the numbers of the timed uses. `is_hit` says which uses are hits.
     fn timed(salt: u64, uses: u32, is_hit: impl Fn(u32) -> bool) -> Vec<u32> {
         let tally = Tally::new();
         let mut timed = Vec::new();

@@ -1,4 +1,4 @@
-//! Tokens that stand for rights: to open a connection, to hold an available connection, to use a connection.
+//! Tokens that represent the right to open a connection, to hold an available connection, or to use a connection.
 //!
 //! Each token is `#[must_use]` and undoes itself when it is dropped. No other code adjusts the counts.
 //!
@@ -66,16 +66,16 @@ impl<E: Environment> Pending<E> {
         self.0.service()
     }
 
-    /// Completes when the establishment should be abandoned, because the pool was cleared with interruption or closed.
+    /// Completes if the establishment should be abandoned because the pool was closed, or cleared with interruption.
     pub fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         self.0.slot().poll_interrupted(context)
     }
 
     /// Completes the establishment and emits `ConnectionReady`.
     ///
-    /// The connection counts as pending until the second token is dropped, which must happen after the first is handed
-    /// on (ordering 2). The drop also delivers the event, so that a slow subscriber does not keep the new connection
-    /// from other callers.
+    /// The connection counts as pending until the second token is dropped. The caller must hand on the first token
+    /// before it drops the second (ordering 2). The drop of the second token also delivers the event, so that a slow
+    /// subscriber does not keep the new connection from other callers.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl<E: Environment> Pending<E> {
         self.established_in(connection, &StageTimes::default())
     }
 
-    /// Like [`Pending::established`], with the times of the stages for the event.
+    /// Like [`Pending::established`], but the event also reports the times of the stages.
     #[allow(unsafe_code)]
     pub(crate) fn established_in(
         self,
@@ -111,7 +111,7 @@ impl<E: Environment> Pending<E> {
             stages: Arc::new(stages.get().map(|nanos| nanos.map(Duration::from_nanos))),
         });
         held.touch();
-        // Otherwise the opening task would stay in memory for as long as the connection exists.
+        // If the slot kept the waker, the opening task would stay in memory for as long as the connection exists.
         discard(held.slot().take_waker());
         let core = Arc::clone(&held.shared_core());
         std::mem::forget(self);
@@ -121,7 +121,7 @@ impl<E: Environment> Pending<E> {
 
 impl<E: Environment> Pending<E> {
     /// Closes the connection because it could not be established. The error becomes part of its `ConnectionClosed`
-    /// event. Until the result is dropped, the connection counts as pending.
+    /// event. The connection counts as pending until the returned token is dropped.
     pub fn fail(self, error: &EstablishError) -> Closing<E> {
         let this = ManuallyDrop::new(self);
         let (reason, error) = this.reason(CloseError::Failed(error.clone()));
@@ -133,8 +133,8 @@ impl<E: Environment> Pending<E> {
         closing
     }
 
-    /// Returns the reason for the close and its error. An interruption takes precedence over an error, which it may have
-    /// caused.
+    /// Counts the failure. Returns the reason for the close, and the error for the event. An interruption takes
+    /// precedence over an error, because it may have caused the error.
     fn reason(&self, error: CloseError) -> (ConnectionClosedReason, Option<EventError>) {
         self.count(&error);
         match self.0.slot().stamp().interrupted {
@@ -161,26 +161,27 @@ impl<E: Environment> Drop for Pending<E> {
     }
 }
 
-/// An established connection, and its share in the pending count.
+/// An established connection, and its contribution to the pending count.
 pub type Established<E> = (Idle<E>, Opening<E>);
 
 /// The establishment was abandoned because the pool was cleared or closed in the meantime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted;
 
-/// A connection's share in the pending count. Dropping it allows the next connection to be opened.
+/// A connection's contribution to the pending count. Dropping it allows the next connection to be opened.
 #[must_use = "dropping it before the connection has been handed on lets others open connections that are not needed"]
 pub struct Opening<E: Environment> {
     core: Arc<Core<E>>,
-    /// Whether a waiter waited for the permit when the connection stopped counting as pending. `None` while it counts.
+    /// Whether a waiter was waiting for the permit when the connection stopped counting as pending. `None` before that.
     is_awaited: Option<bool>,
 }
 
 impl<E: Environment> Opening<E> {
-    /// Makes the connection available, unless a caller has it already (`None`). After that, it stops counting as
-    /// pending (ordering 2).
+    /// Makes the connection available, unless a caller already has it (`unclaimed` is `None`). After that, the
+    /// connection stops counting as pending (ordering 2).
     ///
-    /// Waiters come first, because a waiter would otherwise open another connection. Openers come after the waiters.
+    /// The connection goes to a waiter rather than to an opener, because a waiter would otherwise open another
+    /// connection.
     pub fn hand_on(mut self, unclaimed: Option<Idle<E>>) {
         if let Some(idle) = unclaimed {
             let held = ManuallyDrop::new(idle).0;
@@ -189,7 +190,7 @@ impl<E: Environment> Opening<E> {
         drop(self);
     }
 
-    /// Stops counting the connection as pending. The drop serves the permit and delivers the events.
+    /// Stops counting the connection as pending. Dropping the token then passes the permit on and delivers the events.
     fn stop_counting(&mut self) {
         let Self { core, is_awaited } = self;
         is_awaited.get_or_insert_with(|| core.capacity.release(0, 1));
@@ -209,7 +210,7 @@ impl<E: Environment> Drop for Opening<E> {
     }
 }
 
-/// The capacity held by a connection that has left the pool and is being closed. Dropping it gives the capacity back.
+/// The capacity held by a connection that has left the pool and is being closed. Dropping it releases the capacity.
 #[must_use = "dropping it before the connection is closed lets more connections exist than the options allow"]
 pub struct Closing<E: Environment> {
     core: Arc<Core<E>>,
@@ -223,9 +224,9 @@ pub(super) enum CountsAs {
     Established,
     /// A pending connection.
     Pending,
-    /// A connection whose drain was displaced: its capacity is on its way to a waiter.
+    /// A connection whose drain was displaced, and whose capacity goes to a waiter.
     Displaced,
-    /// An established connection whose place is on its way to another pool of the budget.
+    /// An established connection whose place goes to another pool under the budget.
     Leaving,
 }
 
@@ -266,12 +267,12 @@ impl<E: Environment> fmt::Debug for Closing<E> {
 
 /// An [`Opening`] shared by the task that opened the connection and the check-out that it was opened for.
 ///
-/// Both end it. So the connection has stopped counting as pending when its check-out returns, and the permit becomes
-/// free even if the check-out is not polled.
+/// Both of them end the opening. So the connection no longer counts as pending when the check-out returns, and the
+/// permit is released even if the check-out is not polled.
 pub struct SharedOpening<E: Environment>(Mutex<Option<Opening<E>>>);
 
 impl<E: Environment> SharedOpening<E> {
-    /// Creates the shared place, without an opening yet.
+    /// Creates the shared place. It does not contain an opening yet.
     #[allow(clippy::new_without_default, reason = "a default would say less than the name")]
     pub fn new() -> Self {
         Self(Mutex::new(None))
@@ -291,7 +292,7 @@ impl<E: Environment> SharedOpening<E> {
     pub fn end(&self) {
         let ended = {
             let mut shared = self.0.lock();
-            // Under the lock, so that the second caller finds the count corrected.
+            // Under the lock, so that the count is already correct when the second caller gets the lock.
             shared.iter_mut().for_each(Opening::stop_counting);
             shared.take()
         };
@@ -353,7 +354,7 @@ impl<E: Environment> Idle<E> {
     #[cold]
     fn tell(held: Held<E>, started: Started) {
         let (core, connection_id) = (held.core(), held.id());
-        // First, so that the check-in of this use takes the long path.
+        // This comes first, so that the check-in of this use takes the long path.
         core.heed_log();
         held.slot().set_known_as(connection_id, true);
         let now = core.environment.stopwatch();
@@ -365,7 +366,7 @@ impl<E: Environment> Idle<E> {
 
 impl<E: Environment> Drop for Idle<E> {
     fn drop(&mut self) {
-        // The accounting may have mistaken a connection on its way to its caller for a connection in use.
+        // While the connection was on its way to its caller, the accounting for holders may have recorded it as in use.
         self.0.end_hold();
         self.0.make_available(self.0.core().preferred_shard());
     }

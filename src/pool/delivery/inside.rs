@@ -1,4 +1,4 @@
-//! Whether a thread is inside a subscriber.
+//! Tracks whether a thread is inside a subscriber.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ struct Nesting {
 }
 
 const OUTSIDE: usize = 0;
-/// Never an address, because deliveries are aligned.
+/// Never the address of a delivery, because deliveries are aligned.
 const FROM_A_QUEUE: usize = 1;
 
 thread_local! {
@@ -22,8 +22,8 @@ thread_local! {
     static NESTING: Nesting = Nesting { outermost: Cell::new(OUTSIDE), embargo: Cell::new(0) };
 }
 
-/// Returns whether the thread is inside a subscriber. A thread that is ending has no thread-locals left and counts as
-/// inside, so that it does not wait.
+/// Returns whether the thread is inside a subscriber. A thread that is ending has no thread-locals left. It is treated
+/// as inside a subscriber, so that it does not wait.
 pub(super) fn is_inside() -> bool {
     NESTING.try_with(|nesting| nesting.outermost.get() != OUTSIDE).unwrap_or(true)
 }
@@ -51,8 +51,8 @@ pub(super) fn inline(address: usize, deliver: impl FnOnce()) -> Option<u64> {
 }
 
 /// Returns the embargo for an event that is emitted while the thread delivers inline for the `Delivery` at this
-/// address. `begin` makes the embargo for the first such event. Returns 0 if the thread is not delivering inline for
-/// that `Delivery`.
+/// address. `begin` creates the embargo when the first such event is emitted. Returns 0 if the thread is not delivering
+/// inline for that `Delivery`.
 pub(super) fn embargo_of(address: usize, begin: impl FnOnce() -> u64) -> u64 {
     let embargo_of = |nesting: &Nesting| {
         if nesting.outermost.get() != address {
@@ -66,7 +66,7 @@ pub(super) fn embargo_of(address: usize, begin: impl FnOnce() -> u64) -> u64 {
     NESTING.try_with(embargo_of).unwrap_or(0)
 }
 
-/// Marks the thread as inside a subscriber that is called from a queue. Marks may be nested, even during inline
+/// Marks the thread as inside a subscriber that is called from a queue. Marks may be nested, even inside inline
 /// deliveries.
 pub(super) struct Inside {
     before: Option<usize>,

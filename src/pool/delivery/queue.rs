@@ -33,9 +33,10 @@ pub(super) struct QueuedEvent<T> {
 enum Role {
     Free,
     Held,
-    /// Held by a deliverer whose turn is over.
+    /// Held by a deliverer whose turn has ended.
     Tired,
-    /// Reserved for the thread whose inline delivery has this embargo. It takes the role when its delivery has ended.
+    /// Reserved for the thread whose inline delivery has this embargo. The thread takes the role when its delivery has
+    /// ended.
     Reserved(u64),
 }
 
@@ -139,10 +140,10 @@ impl<T> Queue<T> {
         self.arrive(room)
     }
 
-    /// Queues the caller to wait behind callers with earlier events.
+    /// Adds the caller to `waiting`, behind the callers with earlier events.
     fn wait(&mut self, caller: Caller) -> Next<T> {
         let signal = Arc::new(Signal::new());
-        // Waits until half of the room is free, so that the caller does not have to wait again with its next event.
+        // Waits until half of the room is free, so that the caller does not have to wait again after its next event.
         let until = caller.mine.saturating_sub(u64::from(caller.room / 2));
         let place = self.waiting.partition_point(|waiting| waiting.until <= until);
         self.waiting.insert(place, WaitingCaller { until, signal: signal.clone() });
@@ -196,7 +197,7 @@ impl<T> Queue<T> {
         self.let_go(self.waiting.len())
     }
 
-    /// Removes the first `count` waiting callers, which may leave. Usually `count` is 0.
+    /// Removes the first `count` waiting callers, and returns the verdicts that let them leave. Usually `count` is 0.
     #[inline]
     fn let_go(&mut self, count: usize) -> Told {
         if count == 0 {

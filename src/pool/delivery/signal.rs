@@ -12,8 +12,8 @@ pub(super) enum Verdict {
 
 /// A verdict that one thread waits for and another thread gives. It is given only once.
 ///
-/// The waiter first checks many times, because a deliverer with a quick subscriber finishes within a microsecond. Then
-/// it sleeps.
+/// The waiter first checks many times before it sleeps, because a deliverer with a quick subscriber finishes within a
+/// microsecond.
 #[derive(Debug)]
 pub(super) struct Signal {
     /// The verdict, or 0 until it is given.
@@ -31,8 +31,8 @@ impl Signal {
     }
 
     fn look(&self) -> Option<Verdict> {
-        // ORD: Acquire; pairs with the Release in `give`; a caller that leaves sees the end of the deliveries that it
-        // waited for.
+        // ORD: Acquire; pairs with the Release in `give`; a caller that leaves sees everything that happened in the
+        // deliveries that it waited for.
         match self.verdict.load(unless_mutant("verdict_acquires_nothing", Ordering::Acquire)) {
             0 => None,
             1 => Some(Verdict::Leave),
@@ -64,7 +64,7 @@ impl Signal {
     /// | --- | --- |
     /// | 1. locks `sleeps` | a. stores the verdict |
     /// | 2. checks, and finds no verdict | b. locks `sleeps` |
-    /// | 3. sets `sleeps`, and sleeps, which unlocks it | c. wakes the waiter if `sleeps` is set |
+    /// | 3. sets `sleeps`, and goes to sleep, which unlocks `sleeps` | c. wakes the waiter if `sleeps` is set |
     ///
     /// If step 2 does not find a verdict, step b comes after step 3, and step c wakes the waiter. If step b comes
     /// before step 1, step 2 finds the verdict.

@@ -61,7 +61,7 @@ pub enum CheckOutError {
     /// The connection that this check-out opened could not be established.
     #[error(transparent)]
     Establish(#[from] EstablishError),
-    /// There is no tokio runtime to wait on.
+    /// The check-out needs a tokio runtime, but there is none.
     #[error(transparent)]
     NoRuntime(Box<NoRuntimeError>),
 }
@@ -79,7 +79,7 @@ impl CheckOutError {
 
     /// Returns whether the operation that needed the connection may be retried. The operation was never sent.
     ///
-    /// Pause before a retry, because a paused pool refuses at once.
+    /// Pause before a retry, because a paused pool refuses check-outs at once.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -153,9 +153,9 @@ pub struct PoolClosedError {
 
 /// `PoolClearedError`: a check-out or an operation failed because the pool is paused or was cleared.
 ///
-/// The specifications of retryable reads and writes treat this as a retryable error. They retry reads, and writes that
-/// the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was not
-/// [`sent`](Self::sent).
+/// The specifications of retryable reads and writes treat this as a retryable error. They allow retries of reads, and
+/// of writes that the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was
+/// not [`sent`](Self::sent).
 ///
 /// ```
 /// use wharf::PoolClearedError;
@@ -227,28 +227,28 @@ pub struct WaitQueueTimeoutError {
     pub address: Arc<str>,
     /// The pool's `maxPoolSize` (0 means no limit).
     pub max_pool_size: u32,
-    /// How many connections existed in the pool when the time was up.
+    /// How many connections existed in the pool when the check-out timed out.
     pub total: u32,
     /// How many of the connections were in use. This includes connections that were being drained.
     pub in_use: u32,
     /// How many of the connections in use had been checked in and were being drained.
     pub draining: u32,
-    /// How many of the connections were available, because they became free too late for the check-out.
+    /// How many of the connections were available, because they became available too late for the check-out.
     pub available: u32,
     /// How many of the connections were pending.
     pub pending: u32,
     /// How many other check-outs were waiting.
     pub waiting: u32,
-    /// How long the check-out had waited, in the queue and for its own connection.
+    /// How long the check-out had waited, both in the queue and for the connection that it was opening.
     pub waited: Duration,
     /// The limit that ended the check-out.
     pub limit: TimeLimit,
-    /// The numbers of connections in use by purpose, in load-balanced mode.
+    /// The number of connections in use for each purpose, in load-balanced mode.
     pub holders: Option<Holders>,
-    /// The connections that had been in use longest, at most five, longest first. `None` unless the pool accounts for
-    /// holders (`Pool::account_for_holders`).
+    /// The connections that had been in use longest: at most five, the longest use first. `None` unless the pool
+    /// accounts for holders (`Pool::account_for_holders`).
     pub longest_held: Option<Vec<Holder>>,
-    /// The numbers of the pool's [`Budget`](crate::Budget), if it is under one.
+    /// The status of the pool's [`Budget`](crate::Budget), if the pool is under a budget.
     pub budget: Option<BudgetStatus>,
 }
 
@@ -259,7 +259,7 @@ pub struct WaitQueueTimeoutError {
 pub struct BudgetStatus {
     /// How many connections all pools together may hold.
     pub size: u32,
-    /// How many they hold, including connections that are being opened or closed.
+    /// How many connections the pools hold, including connections that are being opened or closed.
     pub connections: u32,
     /// How many pools are waiting for another pool to give up a connection.
     pub waiting_pools: usize,
@@ -271,10 +271,11 @@ pub struct BudgetStatus {
 pub enum TimeLimit {
     /// `waitQueueTimeoutMS`: how long a check-out may wait in the queue.
     WaitQueueTimeout,
-    /// `timeoutMS`: how long an operation, or a check-out on its own, may take.
+    /// `timeoutMS`: how long an operation, or a check-out outside of an operation, may take.
     Timeout,
-    /// A limit of the operation that checks out the connection, by name. For example, `serverSelectionTimeoutMS` of a
-    /// client with `timeoutMS` limits how long an operation may take to get a server and a connection.
+    /// A limit of the operation that checks out the connection, with the limit's name. For example,
+    /// `serverSelectionTimeoutMS` of a client with `timeoutMS` limits how long an operation may take to get a server
+    /// and a connection.
     Operation(&'static str),
     /// The deadline that the caller gave to `Pool::check_out_until`.
     Deadline,
@@ -301,7 +302,7 @@ impl fmt::Display for TimeLimit {
     }
 }
 
-/// The numbers of connections in use by purpose (load balancer specification, "Connection Tracking").
+/// The number of connections in use for each purpose (load balancer specification, "Connection Tracking").
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holders {
@@ -367,8 +368,8 @@ impl WaitQueueTimeoutError {
 
 impl StdError for WaitQueueTimeoutError {}
 
-/// A check-out failed at once because too many others were waiting: the maximum number, or so many that the
-/// check-out would have been served too late.
+/// A check-out failed at once because too many other check-outs were waiting. Either the maximum number was waiting, or
+/// so many that this check-out would have been served too late.
 ///
 /// ```
 /// use wharf::WaitQueueFull;
@@ -396,7 +397,8 @@ pub struct WaitQueueFull {
     pub pending: u32,
     /// How many check-outs were waiting when the error was created, just after the refusal.
     pub waiting: u32,
-    /// Why the check-out would have been served too late. `None` if the maximum number was waiting.
+    /// Why the check-out would have been served too late. `None` if the maximum number of check-outs was already
+    /// waiting.
     pub too_late: Option<TooLate>,
 }
 
@@ -419,9 +421,9 @@ pub struct TooLate {
     pub limit: TimeLimit,
     /// How much time was left until the limit.
     pub time_left: Duration,
-    /// The estimated time until the check-out would have had a connection or, if the limit is `timeoutMS` or the
-    /// caller's deadline, until it would have used it. Includes a margin of a quarter, because the estimate may be
-    /// wrong.
+    /// The estimated time until the check-out would have received a connection. If the limit is `timeoutMS` or the
+    /// caller's deadline, the estimate also covers the use of the connection. It includes a margin of a quarter,
+    /// because the estimate may be wrong.
     pub estimated: Duration,
     /// The measured mean time from one served check-out to the next, while check-outs were waiting.
     pub pace: Duration,

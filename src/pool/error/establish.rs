@@ -16,9 +16,10 @@ debug_as_sentence!(EstablishError, ConnectTimeoutError);
 
 /// A connection could not be established.
 ///
-/// [`Establish::establish`](crate::Establish::establish) returns this error, made by [`overloaded`](Self::overloaded),
-/// [`network`](Self::network) or [`permanent`](Self::permanent). The pool adds the identity of the failed connection,
-/// and passes the error to the check-out ([`CheckOutError::Establish`](super::CheckOutError::Establish)) and to
+/// [`Establish::establish`](crate::Establish::establish) returns this error, created with
+/// [`overloaded`](Self::overloaded), [`network`](Self::network) or [`permanent`](Self::permanent). The pool adds the
+/// identity of the failed connection, and passes the error to the check-out
+/// ([`CheckOutError::Establish`](super::CheckOutError::Establish)) and to
 /// [`PoolBuilder::on_failure`](crate::PoolBuilder::on_failure).
 ///
 /// Cloning is cheap, because clones share one allocation.
@@ -59,7 +60,7 @@ struct Parts {
 #[derive(Clone)]
 struct Pooled {
     address: Arc<str>,
-    /// The connection's number and generation, or `None` if the failure came before the connection was created.
+    /// The connection's number and generation, or `None` if the attempt failed before the connection was created.
     created: Option<(u64, u64)>,
 }
 
@@ -67,7 +68,7 @@ impl EstablishError {
     /// Creates the error for a network error or timeout before the end of `hello`.
     ///
     /// The server may be overloaded, so the error has the labels `SystemOverloadedError` and `RetryableError`, and does
-    /// not ask for a clear of the pool.
+    /// not request a clear of the pool.
     pub fn overloaded(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         let labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
         Self::new(stage, source, true).with_labels(labels)
@@ -76,16 +77,16 @@ impl EstablishError {
     /// Creates the error for a network error or timeout that overload cannot have caused. Examples are a name that does
     /// not resolve, and a failure after `hello`, such as during authentication.
     ///
-    /// The error is retryable, does not have a label, and asks for a clear of the pool. The failure sink decides
-    /// whether to clear it.
+    /// The error is retryable, has no labels, and requests a clear of the pool. The failure sink decides whether to
+    /// clear the pool.
     pub fn network(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, true)
     }
 
     /// Creates the error for any other failure, such as an invalid certificate or a reply that refuses the connection.
     ///
-    /// The error is not retryable, does not have a label, and asks for a clear of the pool. The failure sink decides
-    /// whether to clear it.
+    /// The error is not retryable, has no labels, and requests a clear of the pool. The failure sink decides whether to
+    /// clear the pool.
     pub fn permanent(stage: Stage, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::new(stage, source, false)
     }
@@ -103,15 +104,15 @@ impl EstablishError {
 
     /// Sets whether the error is retryable if none of its labels makes it so.
     ///
-    /// No part of the operation was sent, so this only says whether a new attempt may succeed. It may succeed after a
-    /// network error, a timeout, or a server error that the specifications of retryable reads and writes list. It
-    /// cannot succeed after a wrong password.
+    /// No part of the operation was sent, so this only says whether a new attempt may succeed. A new attempt may
+    /// succeed after a network error, a timeout, or a server error that the specifications of retryable reads and
+    /// writes list. It cannot succeed after a wrong password.
     #[must_use]
     pub fn with_retryable(self, retryable: bool) -> Self {
         self.changed(|parts| parts.retryable = retryable)
     }
 
-    /// Sets whether the error clears the pool, unless it has the label of an overloaded server.
+    /// Sets whether the error clears the pool. With the label `SystemOverloadedError`, it never does.
     ///
     /// An error saying that the server is not primary or is recovering does not clear the pool, unless the server is
     /// shutting down (SDAM, "Error handling pseudocode").
@@ -155,7 +156,7 @@ impl EstablishError {
     /// Returns the generation in which the connection was created, or `None` if it belonged to no pool or had not been
     /// created yet.
     ///
-    /// An error from a generation older than the pool's says nothing new about the server.
+    /// An error from a generation that is older than the pool's current generation says nothing new about the server.
     #[must_use]
     pub fn generation(&self) -> Option<u64> {
         self.created().map(|(_, generation)| generation)

@@ -1,4 +1,4 @@
-//! Error labels, which say what an error means for the server and for a retry.
+//! Error labels, which say what an error implies about the server and about retries.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ pub struct Labels(u8);
 impl Labels {
     /// The empty set.
     pub const NONE: Self = Self(0);
-    /// `SystemOverloadedError`: the server may be overloaded, so this error must not clear the pool, and a retry must
-    /// wait first.
+    /// `SystemOverloadedError`: the server may be overloaded, so this error must not clear the pool, and the caller
+    /// must wait before a retry.
     pub const SYSTEM_OVERLOADED: Self = Self(1);
     /// `RetryableError`: any kind of operation may be retried.
     pub const RETRYABLE: Self = Self(2);

@@ -1,8 +1,8 @@
 //! Errors of check-outs, check-ins and connections, and what a caller can do about them.
 //!
-//! Types whose names end in `Error` are errors that a caller gets, or their sources. Each has a `Debug` that prints a
-//! sentence, because Rust prints the `Debug` form of an error that `main` returns. `{:#?}` prints the names of the
-//! variants before the sentence.
+//! Types whose names end in `Error` are errors that a caller receives, or the sources of such errors. Their `Debug`
+//! implementations print a sentence, because Rust prints the `Debug` form of an error that `main` returns. `{:#?}`
+//! prints the names of the variants before the sentence.
 
 use std::error::Error as StdError;
 use std::fmt;

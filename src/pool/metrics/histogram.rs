@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use histogram::Config;
 
-/// The buckets: 16 between each power of two nanoseconds and the next, up to 2^44 nanoseconds (4.9 hours).
+/// The buckets: 16 between successive powers of two, up to 2^44 nanoseconds (4.9 hours).
 ///
 /// From 32 ns upwards, the width of a bucket is at most a sixteenth of its lower bound. There are 656 buckets of 8
 /// bytes.
@@ -25,7 +25,8 @@ const LONGEST: u64 = (1 << 44) - 1;
 /// exceeds the true value by at most 6.25 %. Times below 32 ns are exact to the nanosecond, and times of more than 4.9
 /// hours are counted as 4.9 hours. [`count`], [`sum`] and [`max`] are exact.
 ///
-/// Histograms of several pools, or of several kinds of times, can be [merged](Self::merge). All have the same buckets.
+/// Histograms of several pools, or of several kinds of times, can be [merged](Self::merge), because all histograms have
+/// the same buckets.
 ///
 /// ```
 /// use wharf::metrics::Histogram;
@@ -66,8 +67,8 @@ impl Histogram {
         self.count
     }
 
-    /// Returns the sum of the recorded times, exact to the nanosecond. While the pool is in use, the sum may cover a
-    /// few more times than [`count`](Self::count): the times recorded during the snapshot.
+    /// Returns the sum of the recorded times, exact to the nanosecond. If times are recorded while the snapshot is
+    /// taken, the sum may include a few that [`count`](Self::count) does not.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
@@ -88,13 +89,13 @@ impl Histogram {
     /// Returns the time that the fraction `quantile` of the recorded times does not exceed: 0.5 for the median, 0.99
     /// for the 99th percentile. Returns `None` if nothing was recorded.
     ///
-    /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside of 0 to 1 counts as
-    /// the nearer bound, and NaN counts as 1.
+    /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside of 0 to 1 is
+    /// replaced by the nearer bound, and NaN by 1.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let quantile = if quantile.is_nan() { 1.0 } else { quantile.clamp(0.0, 1.0) };
         let bucket = self.buckets.as_ref()?.quantile_bucket(quantile).ok()??;
-        // In the last bucket, the longest recorded time is more precise.
+        // In the last bucket, the longest recorded time is more precise than the end of the bucket.
         Some(Duration::from_nanos(if bucket.end() >= self.max || bucket.end() == LONGEST {
             self.max
         } else {
@@ -102,7 +103,8 @@ impl Histogram {
         }))
     }
 
-    /// Returns the histogram with this sum, in nanoseconds, which the caller has added up elsewhere.
+    /// Returns the histogram with this sum in place of its own. The caller has added up the sum elsewhere, in
+    /// nanoseconds.
     pub(crate) fn with_sum(self, sum: u64) -> Self {
         Self { sum, ..self }
     }
@@ -121,8 +123,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the buckets that are not empty, shortest times first: the longest time of each bucket, and the number of
-    /// times counted in it.
+    /// Returns the buckets that are not empty, shortest times first. Each item is the longest time of a bucket and the
+    /// number of times counted in the bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let counted = self.buckets.iter().flat_map(histogram::Histogram::iter).filter(|bucket| bucket.count() > 0);
         counted.map(|bucket| (Duration::from_nanos(bucket.end()), bucket.count()))
@@ -164,21 +166,21 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// How many buckets are allocated together: the buckets of a range that spans a factor of sixteen.
+/// How many buckets are allocated together. They cover a range that spans a factor of sixteen.
 const CHUNK: usize = 64;
 
 /// Records times from any thread.
 ///
 /// The default recorder is for times that are recorded rarely. It allocates about 200 bytes at its first use, and 512
 /// bytes for each range of times that is in use. A range spans a factor of sixteen. All ranges together take 6 KiB. A
-/// [frequent](Self::frequent) recorder allocates all of them at its first use.
+/// [frequent](Self::frequent) recorder allocates all ranges at its first use.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     recorded: OnceLock<Box<Recorded>>,
     is_frequent: bool,
 }
 
-/// On separate cache lines, which are not shared with unrelated data.
+/// The recorded times, on cache lines that are not shared with unrelated data.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Recorded {

@@ -11,7 +11,7 @@
 //! | wait times, creation times | exact: each check-out that waits and each establishment is timed |
 //! | use times | sampled: about one use in 128 is timed, exactly |
 //!
-//! Times are measured in nanoseconds, with a clock that is exact to within tens of nanoseconds. [`Histogram`] sorts
+//! Times are measured in nanoseconds, with a clock that is accurate to within tens of nanoseconds. [`Histogram`] sorts
 //! them into buckets, and states the precision of its quantiles. Unless
 //! [`PoolBuilder::tokio_clock`](crate::PoolBuilder::tokio_clock) is set, the clock is not tokio's, and keeps running
 //! while a test has tokio's time paused.
@@ -68,13 +68,13 @@ pub struct PoolMetrics {
     /// How long connections were in use, from the end of check-out to the beginning of check-in.
     ///
     /// Sampled: about one use in 128 is timed, and its time is exact. For each slot that the pool keeps for a
-    /// connection, the first use is timed, and then one use after every 64 to 190 other uses. That number is drawn at
-    /// random each time, so that the sample does not follow a pattern in the application's uses. [`Histogram::count`]
+    /// connection, the first use is timed, and then one use after every 64 to 190 other uses. The number of uses in
+    /// between is random, so that the sample does not follow a pattern in the application's uses. [`Histogram::count`]
     /// is the number of timed uses. [`CheckOutMetrics::succeeded`] counts every use that has begun.
     pub use_time: Histogram,
     /// The connections that were opened and closed.
     pub connections: ConnectionMetrics,
-    /// The drains of connections that came back with unfinished work.
+    /// The drains of connections that were returned with unfinished work.
     pub drains: DrainMetrics,
     /// How many times the pool was cleared while it was ready.
     pub clears: u64,
@@ -88,7 +88,8 @@ pub struct PoolMetrics {
     pub retries: u64,
 }
 
-/// The check-outs of a pool that have ended. A check-out counts as soon as it has its connection, or has failed.
+/// The check-outs of a pool that have ended. A check-out is counted as soon as it has received its connection or
+/// failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -96,10 +97,11 @@ pub struct CheckOutMetrics {
     /// Check-outs that found an available connection at once.
     pub hits: u64,
     /// How long check-outs waited for a connection that was not opened for them: another caller checked it in, or it
-    /// was opened for another check-out or in the background. The times are exact, and begin with the check-out.
+    /// was opened for another check-out or in the background. The times are exact, and are measured from the beginning
+    /// of the check-out.
     pub waited: Histogram,
-    /// How long check-outs waited for a connection that was opened for them. The times are exact, and begin with the
-    /// check-out.
+    /// How long check-outs waited for a connection that was opened for them. The times are exact, and are measured from
+    /// the beginning of the check-out.
     pub opened: Histogram,
     /// Check-outs that did not get a connection.
     pub failed: CheckOutFailures,
@@ -162,8 +164,8 @@ pub struct ConnectionMetrics {
     pub created: u64,
     /// The exact total times of the establishments that succeeded.
     pub establish_time: Histogram,
-    /// The exact times of the stages of establishment. A completed stage counts even if a later stage failed. There are
-    /// no times for a stage that connections skip, such as the TLS handshake without TLS. Your own
+    /// The exact times of the stages of establishment. A completed stage is counted even if a later stage failed. There
+    /// are no times for a stage that connections skip, such as the TLS handshake without TLS. A custom
     /// [`Establish`](crate::Establish) reports its stages with
     /// [`Establishing::stage_took`](crate::Establishing::stage_took).
     pub stage_times: ByStage<Histogram>,
@@ -202,7 +204,7 @@ impl Closes {
     }
 }
 
-/// The drains of connections that came back with unfinished work, such as a reply that no caller read.
+/// The drains of connections that were returned with unfinished work, such as a reply that no caller read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! The times of the stages of one establishment.
+//! The durations of the stages of one establishment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,18 +10,19 @@ use crate::pool::error::Stage;
 #[derive(Debug, Default)]
 pub(crate) struct StageTimes(ByStage<Time>);
 
-/// A time in nanoseconds, plus one. Zero if there is none.
+/// A duration in nanoseconds, plus one. Zero means that the stage has not reported a duration.
 #[derive(Debug, Default)]
 struct Time(AtomicU64);
 
 impl StageTimes {
     pub(crate) fn set(&self, stage: Stage, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
-        // Relaxed: it is read after the establishment has ended, and the establisher's future orders the two.
+        // Relaxed: the duration is read after the establishment has ended, and the establisher's future orders this
+        // store before the load.
         self.0.of(stage).0.store(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the times, in nanoseconds.
+    /// Returns the duration of each completed stage, in nanoseconds.
     pub(crate) fn get(&self) -> ByStage<Option<u64>> {
         // Relaxed: see `set`.
         self.0.map(|time| time.0.load(Ordering::Relaxed).checked_sub(1))

@@ -1,4 +1,4 @@
-//! The form in which serde sees a histogram.
+//! The serialized form of a histogram.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Histogram;
 
-/// A histogram in numbers. Times are in nanoseconds.
+/// The numbers that make up a serialized histogram. Times are in nanoseconds.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Stored {
     count: u64,
     sum_ns: u64,
     max_ns: u64,
-    /// The longest time of each bucket that is not empty, and the number of times counted in it.
+    /// For each bucket that is not empty, the longest time that it covers and the number of measurements in it.
     buckets: Vec<(u64, u64)>,
 }
 

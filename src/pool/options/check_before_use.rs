@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// When a pool [checks](crate::Establish::check) an available connection before a check-out returns it.
 ///
-/// With an establisher that does not [have a check](crate::Establish::HAS_CHECK), only `Never` is allowed.
+/// If the establisher does not [have a check](crate::Establish::HAS_CHECK), only `Never` is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias("test_on_check_out", "test_before_acquire", "before_acquire", "recycle", "is_valid"))]
@@ -23,6 +23,7 @@ pub enum CheckBeforeUse {
 }
 
 impl CheckBeforeUse {
-    /// The policy of a pool whose establisher has a check: after one second.
+    /// The default for an establisher that has a check: connections that have been available for longer than one
+    /// second.
     pub(crate) const DEFAULT: Self = Self::IdleLongerThan(Duration::from_secs(1));
 }

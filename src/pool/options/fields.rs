@@ -1,5 +1,4 @@
-//! The options of a pool in serde's data model: how they are read from configuration files and environment variables,
-//! and how they are shown.
+//! Serializes a pool's options, and reads them from configuration files and environment variables.
 
 use std::fmt;
 use std::time::Duration;
@@ -94,15 +93,15 @@ fn read_millis(text: &str, least: u64) -> Option<Duration> {
     number(text, least, MAX_INT).map(Duration::from_millis)
 }
 
-/// Returns whether a field has this name. Case, underscores and hyphens make no difference, because environment
-/// variables and configuration files have their own conventions.
+/// Returns whether `given` matches the option name `name`. Case, underscores and hyphens are ignored, because
+/// environment variables and configuration files follow different naming conventions.
 pub(crate) fn is_name(given: &str, name: &str) -> bool {
     let given = given.bytes().filter(|byte| !b"_-".contains(byte));
     given.map(|byte| byte.to_ascii_lowercase()).eq(name.bytes().map(|byte| byte.to_ascii_lowercase()))
 }
 
-/// Returns a single value as text: environment variables give numbers and flags as text, and some configuration files
-/// turn text that looks like a number into a number.
+/// Returns a single value as text, or `None` for any other value. Environment variables provide numbers and flags as
+/// text, and some configuration formats turn text that looks like a number into a number.
 pub(crate) fn text_of(value: Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text),
@@ -117,7 +116,7 @@ impl PoolOptions {
         Self::TABLE.iter().map(|option| option.name).chain(FIELDS.iter().map(|field| field.name))
     }
 
-    /// Returns all options, each with its name.
+    /// Returns the name and the value of each option.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'static str, Value)> {
         let of_table = Self::TABLE.iter().map(|option| (option.name, (option.value)(self).into()));
         of_table.chain(FIELDS.iter().map(|field| (field.name, (field.value)(self))))
@@ -130,10 +129,10 @@ impl PoolOptions {
         set.map_err(|allowed| InvalidOption::new(name, allowed, shown))
     }
 
-    /// Sets an option, or returns what is allowed.
+    /// Sets an option. If the value is not allowed, returns a description of the allowed values.
     fn set_text(&mut self, name: &str, text: &str) -> Result<(), &'static str> {
         if let Some(option) = Self::TABLE.iter().find(|option| option.name == name) {
-            // A number that a pool cannot support is refused by `check`, as in a connection string.
+            // As with connection strings, `check` later refuses a number that a pool cannot support.
             let number = number(text, *option.range.start(), MAX_INT).ok_or(option.allowed)?;
             (option.set)(self, number);
             return Ok(());
@@ -145,17 +144,17 @@ impl PoolOptions {
     }
 }
 
-/// A map with the names of connection strings. Times are in milliseconds. The other options have names in the same
-/// style: `backgroundIntervalMS` and `checkBeforeUseMS`, whose values may be words (`never`, `always`),
-/// `maxLifetimeMS`, `jitterPercent`, and `refuseLate`.
+/// Writes a map whose keys are the names of the options in connection strings. Times are in milliseconds. Options that
+/// connection strings do not have are named in the same style: `backgroundIntervalMS` and `checkBeforeUseMS`, whose
+/// values may be words (`never`, `always`), `maxLifetimeMS`, `jitterPercent`, and `refuseLate`.
 impl Serialize for PoolOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.fields())
     }
 }
 
-/// Reads a map with the names that `Serialize` writes. Case, underscores and hyphens in names make no difference, and
-/// numbers may be text. An option that is left out or null has its default. The
+/// Reads a map with the names that `Serialize` writes. Case, underscores and hyphens in names are ignored, and numbers
+/// may be given as text. An option that is missing or null keeps its default. The
 /// [guide](crate::guide::options#from-files-and-environment-variables) has an example.
 ///
 /// # Errors
@@ -230,7 +229,7 @@ mod tests {
     fn every_option_is_written_as_it_is_read() {
         let options = read(&unusual()).unwrap();
         assert_eq!(serde_json::to_value(&options).unwrap(), unusual());
-        // The struct has one more field, which notes the options that were set by a method.
+        // The struct has one more field, which records the options that were set by a method.
         let debug = format!("{options:#?}");
         let is_field = |line: &&str| line.contains(": ") && line.find(|char| char != ' ') == Some(4);
         assert_eq!(debug.lines().filter(is_field).count(), PoolOptions::names().count() + 1, "{debug}");

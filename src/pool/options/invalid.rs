@@ -1,12 +1,12 @@
-//! The error for an option that cannot work.
+//! The error for an invalid option.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// An option has a value that cannot work, is missing, or contradicts another option.
+/// The error for an option that has an invalid value, is missing, or contradicts another option.
 ///
-/// It prints as a sentence that names the option, the value and what is allowed:
+/// The error prints as a sentence that names the option, the given value and the allowed values:
 ///
 /// ```
 /// use wharf::Options;
@@ -21,7 +21,7 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub struct InvalidOption {
-    /// The option, by its name in connection strings.
+    /// The option's name in connection strings.
     pub option: &'static str,
     /// The rest of the sentence: what the option must be, or what is wrong with it.
     pub problem: String,
@@ -30,12 +30,12 @@ pub struct InvalidOption {
 }
 
 impl InvalidOption {
-    /// Creates the error for a value that is not what the option `must` be.
+    /// Creates the error for an invalid value. `must` completes the phrase "must be".
     pub(crate) fn new(option: &'static str, must: impl fmt::Display, value: impl Into<String>) -> Self {
         Self { option, problem: format!("must be {must}"), value: Some(value.into()) }
     }
 
-    /// Creates the error for any other problem, in words that follow the option's name.
+    /// Creates the error for any other problem. `problem` completes the sentence that begins with the option's name.
     pub(crate) fn because(option: &'static str, problem: impl Into<String>) -> Self {
         Self { option, problem: problem.into(), value: None }
     }
@@ -51,7 +51,7 @@ impl InvalidOption {
         Self::because(option, format!("cannot be combined with {other}"))
     }
 
-    /// Creates the error for a missing option that `reason` requires.
+    /// Creates the error for a missing option. `reason` completes the phrase "is required".
     pub(crate) fn missing(option: &'static str, reason: impl fmt::Display) -> Self {
         Self::because(option, format!("is required {reason}"))
     }

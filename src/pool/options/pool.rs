@@ -12,7 +12,7 @@ use crate::text::milliseconds::rounded_up;
 /// A slot's index has only 20 bits, because it shares a 64-bit word with a tag.
 pub const MAX_CONNECTIONS: u32 = (1 << 20) - 1;
 
-/// The largest number that an option may have, unless the specification makes it a 64-bit integer.
+/// The largest value of a numeric option, unless the specification defines the option as a 64-bit integer.
 pub(crate) const MAX_INT: u64 = i32::MAX.unsigned_abs() as u64;
 
 /// Declares [`PoolOptions`] and [`PoolOptions::TABLE`] from one entry for each option that connection strings can set.
@@ -32,7 +32,7 @@ macro_rules! pool_options {
             allowed: $allowed:literal,
         }
     )*) => {
-        /// The options of one pool, in the words of the CMAP specification ("Connection Pool Options").
+        /// The options of one pool, named as in the CMAP specification ("Connection Pool Options").
         ///
         /// Start from [`PoolOptions::default`]. Building a pool calls [`PoolOptions::validate`].
         ///
@@ -64,8 +64,8 @@ macro_rules! pool_options {
             pub background_interval: BackgroundInterval,
             /// Whether the address belongs to a load balancer.
             ///
-            /// If so, each connection belongs to one of several services behind it, and generations are kept for each
-            /// service. `loadBalanced` in connection strings. Default `false`.
+            /// If so, each connection belongs to one of the services behind the load balancer, and each service has its
+            /// own generation. `loadBalanced` in connection strings. Default `false`.
             pub load_balanced: bool,
             /// When an available connection is [checked](crate::Establish::check) before a check-out returns it.
             ///
@@ -76,31 +76,31 @@ macro_rules! pool_options {
             pub check_before_use: Option<CheckBeforeUse>,
             /// How long a connection may exist. Zero, the default, means no limit.
             ///
-            /// An idle connection past its lifetime is closed at the next round of maintenance (`background_interval`), and
-            /// can be checked out until then. A connection in use is not disturbed: it is closed when it comes back. Up to
-            /// `minPoolSize` connections are replaced before they are closed, and can be checked out until then, unless the
-            /// pool already has `maxPoolSize` connections. The reason in the event is "idle". Not part of connection
-            /// strings.
+            /// An idle connection past its lifetime is closed at the next round of maintenance (`background_interval`),
+            /// and can be checked out until then. A connection in use is not interrupted: it is closed when it is
+            /// checked in. Up to `minPoolSize` expired connections remain available until they have been replaced,
+            /// unless the pool already has `maxPoolSize` connections. The reason in the event is "idle". Not part of
+            /// connection strings.
             pub max_lifetime: Duration,
             /// The largest amount, in percent, by which each connection's idle time and lifetime are shortened. Default
             /// 0.
             ///
-            /// Each connection's share is random, so connections that were opened together do not expire together. Not
-            /// part of connection strings.
+            /// The amount is random for each connection, so that connections that were opened together do not expire
+            /// together. Not part of connection strings.
             pub jitter_percent: u8,
             /// Whether a check-out that would be served too late fails at once. Default `false`.
             ///
-            /// An overloaded pool otherwise serves its check-outs just before or just after their time limits, which
-            /// helps no caller. With this option, a check-out that finds others waiting estimates when it would be
-            /// served, from the number of waiting check-outs and the rate at which the pool has served them. If that is
-            /// later than its limit, it fails with
-            /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which has the numbers. The limit
-            /// is `waitQueueTimeoutMS`, or what is left of `timeoutMS` or of the caller's deadline. The latter two have
-            /// to leave time for the use of the connection as well.
+            /// Without this option, an overloaded pool serves its check-outs just before or just after their time
+            /// limits, which helps no caller. With this option, a check-out that finds others waiting estimates when it
+            /// would be served, from the number of waiting check-outs and the rate at which the pool has served them.
+            /// If that is later than its limit, it fails with
+            /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which contains the numbers. The
+            /// limit is `waitQueueTimeoutMS`, or what is left of `timeoutMS` or of the caller's deadline. With
+            /// `timeoutMS` or a deadline, the remaining time must also cover the use of the connection.
             ///
             /// A check-out without a limit is never refused. No check-out is refused while no other is waiting, or
-            /// while the pool may open more connections. A check-out that finds a connection at once costs nothing
-            /// extra. Not part of connection strings.
+            /// while the pool may open more connections. The option does not slow down a check-out that finds a
+            /// connection at once. Not part of connection strings.
             pub refuse_late: bool,
             specified: Specified,
         }
@@ -207,7 +207,7 @@ pool_options! {
     }
 }
 
-/// One option of a pool, with the facts that documentation, connection strings, validation, events and the log need.
+/// Describes one option of a pool for the documentation, connection strings, validation, events and the log.
 pub(crate) struct PoolOption {
     /// The name in connection strings, events and logs.
     pub name: &'static str,
@@ -215,8 +215,8 @@ pub(crate) struct PoolOption {
     pub summary: &'static str,
     /// The default, in the form used in connection strings.
     pub default: &'static str,
-    /// The values that a pool accepts. If the specification allows a value outside of this range, a larger value in a
-    /// connection string is an error, and a smaller value is ignored.
+    /// The values that a pool accepts. If the specification allows values outside of this range, a connection string
+    /// with a larger value is refused, and a smaller value is ignored.
     pub range: RangeInclusive<u64>,
     /// The numbers that connection strings may give, in words.
     pub allowed: &'static str,
@@ -226,7 +226,7 @@ pub(crate) struct PoolOption {
     is_specified: fn(&PoolOptions) -> bool,
 }
 
-/// The type of a pool option, as a number in the specification's unit.
+/// The type of an option whose value converts to and from a number in the specification's unit.
 trait OptionNumber {
     fn from_number(number: u64) -> Self;
     fn to_number(self) -> u64;
@@ -254,7 +254,8 @@ impl OptionNumber for Duration {
     }
 }
 
-/// All values of this type are equal. So options are equal if their values are equal, however they were set.
+/// All values of this type are equal, so that two `PoolOptions` with equal values are equal, no matter how the values
+/// were set.
 impl PartialEq for Specified {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -269,12 +270,12 @@ impl Eq for Specified {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackgroundInterval {
-    /// Maintenance begins this long after the last round ended, and at once after a clear.
+    /// Maintenance runs this long after the previous round has ended, and at once after a clear.
     ///
-    /// Without `minPoolSize`, `maxIdleTimeMS` and a lifetime, the passing of time does not create work, and maintenance begins only
-    /// when there is work. In load-balanced mode it always begins at intervals.
+    /// If none of `minPoolSize`, `maxIdleTimeMS` and a lifetime is set, the passing of time alone does not create work,
+    /// and maintenance runs only when there is work. In load-balanced mode, it always runs at intervals.
     Every(Duration),
-    /// Maintenance never begins. This is for tests: a pool without maintenance does not open connections to reach
+    /// Maintenance never runs. This is for tests: a pool without maintenance does not open connections to reach
     /// `minPoolSize`, does not close idle connections while there is no traffic, and does not interrupt connections in
     /// use.
     Never,
@@ -319,12 +320,12 @@ impl PoolOptions {
         self
     }
 
-    /// Returns whether connections can become unusable merely by growing old or staying idle.
+    /// Returns whether connections can expire because of their age or their idle time.
     pub(crate) fn has_expiry(&self) -> bool {
         !self.max_idle_time.is_zero() || !self.max_lifetime.is_zero()
     }
 
-    /// Refuses a check before use, for connections that have no check.
+    /// Refuses a policy that requires a check, for an establisher that has none.
     pub(crate) fn refuse_check(&self) -> Result<(), InvalidOption> {
         match self.check_before_use {
             None | Some(CheckBeforeUse::Never) => Ok(()),
@@ -380,12 +381,13 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Returns whether the passing of time alone can create work for the background task, whatever the pool's sizes.
+    /// Returns whether the passing of time alone can create work for the background task, regardless of the pool's
+    /// sizes.
     ///
-    /// Such work is closing connections that have been idle for too long or are too old. `minPoolSize` also creates
-    /// such work, because failed openings are retried, and so does a resize (`Core::needs_intervals`). All other work
-    /// follows from a clear, a close or a call to `ready`, each of which requests maintenance. In load-balanced mode,
-    /// maintenance at intervals looks again for connections to cleared services.
+    /// Such work consists of closing connections that have been idle for too long or are too old. `minPoolSize` also
+    /// creates such work, because failed openings are retried, and so does a resize: see `Core::needs_intervals`. All
+    /// other work results from a clear, a close or a call to `ready`, each of which requests maintenance. In
+    /// load-balanced mode, maintenance runs at intervals to find the remaining connections to cleared services.
     pub(crate) fn needs_intervals(&self) -> bool {
         self.has_expiry() || self.load_balanced
     }
@@ -401,7 +403,7 @@ impl PoolOptions {
         if max_pool_size == 0 { MAX_CONNECTIONS } else { max_pool_size }
     }
 
-    /// Refuses options that differ from the pool's present options in anything but the sizes.
+    /// Refuses options that differ from the pool's current options in anything but the sizes.
     pub(crate) fn check_resize_from(&self, present: &Self) -> Result<(), InvalidOption> {
         const SIZES: [&str; 3] = ["minPoolSize", "maxPoolSize", "maxConnecting"];
         match self.differences(present).find(|option| !SIZES.contains(option)) {
@@ -425,7 +427,8 @@ impl PoolOptions {
         Self::TABLE.iter().filter(differs).map(|option| option.name).chain(others)
     }
 
-    /// Returns the options that are logged when a pool is created: the options that were set, even if to their default.
+    /// Returns the options that are logged when a pool is created: all options that were set, including those set to
+    /// their default.
     ///
     /// Each has the specification's name and unit. `loadBalanced` is not among them, because the specification does not
     /// log it (CMAP, "Connection Pool Logging").
@@ -447,7 +450,7 @@ impl PoolOptions {
     }
 }
 
-/// The value of a pool's option, in the form that events and the log show.
+/// The value of a pool's option, as shown in events and in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionValue {

@@ -3,15 +3,15 @@
 //! Even a timer that does not fire has a cost. While a runtime has a timer, each of its threads reads the clock before
 //! it goes to sleep, and the kernel sets and removes a timer for that sleep. A thread that runs commands on a server
 //! goes to sleep after almost every command, so the timer makes commands up to 4 % slower. A client's background work
-//! therefore waits for an *alarm*: on Linux for a file descriptor that the kernel makes readable when the time is up
-//! (`timerfd`), elsewhere for tokio's timer.
+//! therefore waits for an *alarm*. On Linux, an alarm is a file descriptor that the kernel makes readable when the time
+//! is up (`timerfd`). On other systems, it is tokio's timer.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Waits for this long. Must be polled on a runtime.
+/// Waits until `after` has elapsed. Must be polled on a runtime.
 ///
 /// # Cancel safety
 ///
@@ -33,7 +33,8 @@ pub(crate) async fn before_alarm<F: Future>(limit: Duration, future: F) -> Optio
     }
 }
 
-/// Returns whether tokio's clock agrees with the system's clock. It does not if a test has paused or advanced it.
+/// Returns whether tokio's clock agrees with the system's clock. The clocks differ if a test has paused or advanced
+/// tokio's clock.
 fn is_clock_running() -> bool {
     let before = std::time::Instant::now();
     let shown = Instant::now().into_std();
@@ -57,11 +58,11 @@ mod kernel {
     #[allow(deprecated, reason = "tokio 1.48 has nothing else; the timer stays open, because it is owned")]
     pub(super) async fn alarm(after: Duration) -> io::Result<()> {
         let timer = AsyncFd::with_interest(timer(after)?, Interest::READABLE)?;
-        // It fires only once, so it is not read and stays readable.
+        // The timer fires only once, so the descriptor does not have to be read, and may stay readable.
         timer.readable().await.map(drop)
     }
 
-    /// Returns a descriptor that becomes readable after this time, on the clock of [`std::time::Instant`].
+    /// Returns a descriptor that becomes readable after this time, as measured by the clock of [`std::time::Instant`].
     #[allow(unsafe_code)]
     fn timer(after: Duration) -> io::Result<OwnedFd> {
         // SAFETY: the call does not take a pointer.
@@ -71,7 +72,8 @@ mod kernel {
         }
         // SAFETY: the descriptor was just made, so it is open, and nothing else owns it.
         let timer = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // A time of zero would not set the timer. If the time does not fit, the timer never expires.
+        // A time of zero would leave the timer disarmed. A time that does not fit becomes so long that the timer never
+        // expires.
         let after = after.max(Duration::from_nanos(1));
         let once = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },

@@ -13,7 +13,7 @@ use super::opening::open;
 use crate::pool::core::{Core, Phase};
 use crate::pool::options::BackgroundInterval;
 
-/// The longest interval at which a pool under a budget looks for connections of other pools that have become idle.
+/// The longest interval at which a pool under a budget checks whether connections of other pools have become idle.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passing of
@@ -22,7 +22,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A run never waits. Separate tasks open the connections that `minPoolSize` requires. When such a task ends, the core
 /// requests the next run.
 ///
-/// With [`BackgroundInterval::Never`] the task does not run maintenance, and only notices the end of its runtime.
+/// With [`BackgroundInterval::Never`], the task does not run maintenance. It then only detects the end of its runtime,
+/// and reports long holds.
 pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
     let core = &guard.core;
     let mut holds = pin!(holders::watch(core));
@@ -43,7 +44,7 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         }
         let asked_for = core.environment().maintenance.notified();
         if core.state().phase == Phase::Closed {
-            // A closed pool waits for its connections in use, so their holders still matter.
+            // A closed pool may still have connections in use, whose long holds are still reported.
             if core.holds_are_reported_after().is_none() || core.status().total == 0 {
                 // The last check-in may have ended a long use, and `holds` may not have been polled since.
                 holders::tell_news(core);
@@ -56,8 +57,8 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
             continue;
         }
         tokio::select! {
-            // A request does not restart the interval, because restarting it for each connection that opens would cost
-            // more. But a resize may make intervals necessary.
+            // A request does not restart the interval, because restarting it for every connection that opens would be
+            // expensive. But a resize may make intervals necessary.
             () = asked_for => if rests || !core.needs_intervals() { continue },
             () = &mut rest => {}
             () = &mut holds => continue,
@@ -133,7 +134,7 @@ mod tests {
         rest(&numbers, &timers());
     }
 
-    /// tokio's timers would panic on the runtime that waits, because it has no time driver.
+    /// The runtime that polls `rest_of` has no time driver, so tokio's timers would panic on it.
     #[cfg(target_os = "linux")]
     #[test]
     fn rest_of_a_pool_with_a_connection_leaves_no_timer_in_the_runtime() {

@@ -1,8 +1,8 @@
-//! Work that blocks a thread: it runs on a blocking thread of the runtime, or at once if no other thread is allowed.
+//! Runs blocking work on a blocking thread of the runtime, or on the calling thread if no other thread is allowed.
 //!
 //! A client on a single thread drives its runtime itself, and promises not to start any threads. While it drives the
 //! runtime, its thread is marked ([`Inline`]), and blocking work runs on this thread. Nothing else runs on that thread,
-//! so only the call itself waits for the work.
+//! so the work delays only the call that needs it.
 
 use std::cell::Cell;
 use std::io;
@@ -52,7 +52,7 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     if Inline::is_entered() { Ok(work()) } else { spawn_blocking(work).await }
 }
 
-/// Starts blocking work that nothing waits for directly.
+/// Starts blocking work and returns without waiting for it, unless the calling thread is marked ([`Inline`]).
 pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
     if Inline::is_entered() {
         work();
@@ -61,7 +61,7 @@ pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// How many names of a deployment are looked up at the same time. A lookup holds one of the runtime's 512 blocking
+/// How many host names of a deployment are looked up at the same time. A lookup holds one of the runtime's 512 blocking
 /// threads until the system answers, even if nothing is waiting for the answer any more.
 const LOOK_UPS: usize = 8;
 
@@ -75,7 +75,7 @@ impl Default for Permits {
     }
 }
 
-/// Looks up the addresses of hosts, a few at a time. Each deployment has its own.
+/// Looks up the addresses of hosts, a few at a time. Each deployment has its own `LookUps`.
 #[derive(Debug, Default)]
 pub(crate) struct LookUps(PerProcess<Permits>);
 

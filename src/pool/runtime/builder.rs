@@ -21,9 +21,10 @@ use crate::pool::options::{CheckBeforeUse, InvalidOption, PoolOptions};
 
 /// Builds a [`Pool`].
 ///
-/// The finished pool returns its settings: [`Pool::options`], [`Pool::timeout`], [`Pool::max_waiting`], [`Pool::budget`],
-/// [`Pool::slow_check_out`], [`Pool::accounts_for_holders`], [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. It
-/// does not return functions: only the pool calls subscribers, the log, the failure sink and the sinks of long holds.
+/// After the pool is built, these methods return its settings: [`Pool::options`], [`Pool::timeout`],
+/// [`Pool::max_waiting`], [`Pool::budget`], [`Pool::slow_check_out`], [`Pool::accounts_for_holders`],
+/// [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. Subscribers, the log, the failure
+/// sink and the sinks of long holds cannot be read back: only the pool calls them.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -106,15 +107,14 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log): a subscriber for which events are built only
-    /// while they are read. They are read while any [`tracing`] subscriber may want messages at level `DEBUG` with
-    /// the target `wharf::connection`. The log receives each event before the other subscribers do. By default there is
-    /// no log.
+    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log). The log is a subscriber for which events are
+    /// built only while any [`tracing`] subscriber may want messages at level `DEBUG` with the target
+    /// `wharf::connection`. The log receives each event before the other subscribers do. By default there is no log.
     ///
-    /// A log that is switched on while the pool is in use receives the events of connections and of the pool itself at
-    /// once, beginning with the next event. It receives the events of check-outs and check-ins once the pool has
-    /// noticed the log: after at most 191 further uses of a connection, or at the next call of [`Pool::ready`], if that
-    /// comes first. A client makes that call after each successful check of the server, every ten seconds by default
+    /// A log that is switched on while the pool is in use receives the events of connections and of the pool itself
+    /// from the next event on. It receives the events of check-outs and check-ins once the pool has noticed the log:
+    /// after at most 191 further uses of a connection, or at the next call of [`Pool::ready`], if that comes first. A
+    /// client makes that call after each successful check of the server, every ten seconds by default
     /// (`heartbeatFrequencyMS`). A connection that is in use at that time is later reported as checked in after a use
     /// of zero duration.
     pub fn log(mut self, log: impl Subscriber) -> Self {
@@ -148,8 +148,8 @@ impl<E: Establish> PoolBuilder<E> {
     }
 
     /// Sets how many check-outs may wait at a time. A check-out beyond this number fails at once with
-    /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which has the pool's numbers. By default
-    /// (`None`) there is no limit.
+    /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which contains the pool's numbers. By
+    /// default (`None`), there is no limit.
     ///
     /// With a limit, a service sheds load that it cannot serve in time, instead of letting the queue grow. With zero, a
     /// check-out fails unless it finds a connection or may open one. A check-out that opens a connection does not count
@@ -164,7 +164,7 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets the budget that the pool shares with other pools. By default the pool is under no budget.
+    /// Sets the budget that the pool shares with other pools. By default, the pool has no budget.
     ///
     /// The pool then holds at most `maxPoolSize` connections, and all pools under the budget together hold no more than
     /// the budget allows. See [`Budget`] for the rules by which they share.
@@ -179,7 +179,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records the time that
     /// the check-out waited (`waited_ms`, in milliseconds) and the pool's numbers at the end: `in_use`, `available`,
     /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs at most one warning a second.
-    /// `suppressed` counts the slow check-outs that have not been logged since the last warning.
+    /// `suppressed` is the number of slow check-outs since the last warning for which no warning was logged.
     ///
     /// A check-out that finds a connection at once is not measured and costs nothing extra. A check-out that waits
     /// reads a clock twice and makes one more allocation.
@@ -188,21 +188,21 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets whether the pool accounts for the holders of its connections from the start: see
+    /// Sets whether the pool accounts for the holders of its connections from the start. See
     /// [`Pool::account_for_holders`].
     pub fn account_for_holders(mut self, on: bool) -> Self {
         self.accounts_for_holders = on;
         self
     }
 
-    /// Sets the time in use after which a connection is reported: see [`Pool::report_holds_after`]. The default is
+    /// Sets how long a connection may be in use before it is reported. See [`Pool::report_holds_after`]. The default is
     /// `None`.
     pub fn report_holds_after(mut self, threshold: Option<Duration>) -> Self {
         self.reports_holds_after = threshold;
         self
     }
 
-    /// Adds a function that gets the reports of long holds: see [`Pool::on_long_hold`].
+    /// Adds a function that receives the reports of long holds. See [`Pool::on_long_hold`].
     pub fn on_long_hold(mut self, sink: impl Fn(&LongHold) + Send + Sync + 'static) -> Self {
         self.on_long_hold.push(Arc::new(sink));
         self
@@ -216,7 +216,7 @@ impl<E: Establish> PoolBuilder<E> {
     }
 
     /// Sets whether the durations of events and metrics are measured with tokio's clock, which tests can pause. By
-    /// default, the pool reads a clock that is never paused and that takes a third of the time to read.
+    /// default, the pool uses a clock that is never paused and takes a third as long to read.
     ///
     /// The time after which a connection is [checked](Establish::check) is measured with the same clock. Idle times and
     /// time limits are always measured with tokio's clock.
@@ -226,7 +226,7 @@ impl<E: Establish> PoolBuilder<E> {
     }
 
     /// Keeps the pool from spawning tasks: a check-out opens its connection itself, and a connection that needs a drain
-    /// is closed. Closing, and changes that go through [`Pool::conclude`], do the background task's work at once.
+    /// is closed. Closing the pool, or changing it through [`Pool::conclude`], also does the background task's work.
     /// `minPoolSize` and the background interval have no effect.
     pub(crate) fn without_tasks(mut self) -> Self {
         self.has_tasks = false;
@@ -237,7 +237,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if an option is invalid. If there is no runtime, it names the option `runtime`.
+    /// [`InvalidOption`] if an option is invalid. If there is no runtime, the error names the option `runtime`.
     ///
     /// ```
     /// // Outside of a tokio runtime.

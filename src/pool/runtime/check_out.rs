@@ -21,19 +21,19 @@ use crate::pool::core::{Acquire, Environment, Grant, Hit, Idle, Phase, Refusal, 
 use crate::pool::error::CheckOutError;
 use crate::pool::runtime::boxed;
 
-/// The line that called the check-out.
+/// The source location of the call to the check-out method.
 pub(super) type Site = &'static Location<'static>;
 
 type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
 pin_project! {
     /// The future of a check-out. It looks for a connection in the calling thread's stack first. If there is none, it
-    /// waits on the future that `wait` makes.
+    /// waits on the future that `wait` returns.
     ///
     /// It is not an `async fn`, because an `async fn` sets up, looks up and tears down its state at each check-out,
     /// which would take as many instructions as taking the connection. It is not an enum either, because its variants
-    /// would be built elsewhere and copied. Such a copy loads wider units than were just stored, and so waits for the
-    /// stores to complete. This wait took 5 % of the time of a hand-over.
+    /// would be built elsewhere and copied. Such a copy loads wider units than the preceding stores wrote, so it stalls
+    /// until these stores have completed. The stall took 5 % of the time of a hand-over.
     #[project = CheckOutParts]
     pub(super) struct CheckOut<'p, E: Establish, W> {
         // The caller's handle or, once the check-out is waiting, the handle of this process.
@@ -68,9 +68,9 @@ enum CheckOutState {
 pin_project! {
     #[project = Way]
     pub(super) enum Waiting<'p, E: Establish> {
-        /// In the queue, without a time limit: the most frequent case.
+        /// Waiting in the queue without a time limit, which is the most frequent case.
         Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
-        /// In any other way.
+        /// Waiting in any other way.
         Otherwise { future: Pin<Box<dyn Future<Output = Acquired<E>> + Send + 'p>> },
     }
 }
@@ -78,11 +78,11 @@ pin_project! {
 impl<'p, E: Establish, W> CheckOut<'p, E, W> {
     /// Drops a waiting check-out.
     ///
-    /// In a forked child, the wait is leaked. Its ticket is in the parent's queue, and a thread that the child does not
-    /// have may hold the queue's lock. The memory of the future may still be freed, because nothing in the child uses
+    /// In a forked child, the wait is leaked. Its ticket is in the parent's queue, whose lock may be held by a thread
+    /// that does not exist in the child. The memory of the future may still be freed, because nothing in the child uses
     /// that queue.
     ///
-    /// A separate function, so that the drop of a check-out that never waited is one comparison.
+    /// This is a separate function, so that dropping a check-out that never waited takes one comparison.
     #[inline(never)]
     #[allow(unsafe_code)]
     fn drop_waiting(self: Pin<&mut Self>) {
@@ -105,7 +105,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         Self { pool, site, state, started: MaybeUninit::uninit(), wait, waiting: MaybeUninit::uninit() }
     }
 
-    /// Does the rest of a poll that does not find a connection at once.
+    /// Continues a poll that has not found a connection at once.
     #[inline(never)]
     #[allow(unsafe_code)]
     fn poll_otherwise(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<E>> {
@@ -237,8 +237,8 @@ struct StartedCheckOut<'p, E: Establish> {
 }
 
 impl<'p, E: Establish> StartedCheckOut<'p, E> {
-    /// Starts a check-out. Returns its connection if there is one in the calling thread's stack. Otherwise the check-out
-    /// has to wait.
+    /// Starts a check-out. Returns a connection if the calling thread's stack contains one. Otherwise, the check-out
+    /// has to wait, and its [`Started`] is returned.
     #[inline]
     fn begin(pool: &'p Pool<E>, site: Site) -> Result<Connection<E>, Started> {
         let core = &pool.core;
@@ -248,7 +248,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         {
             return Ok(checked_out(idle, started, site));
         }
-        // Read before the other shards are searched, so that the time of a waiting check-out includes the search.
+        // The clock is read before the other shards are searched, so that the time of a waiting check-out includes the
+        // search.
         Err(if TokioEnvironment::<E>::METERED { started.read(core) } else { started })
     }
 
@@ -270,8 +271,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         pool.core.check_out_failed(started, error)
     }
 
-    /// Fails a check-out that was waiting at the time of the fork. The child's pool behaves like the parent's after a
-    /// clear, so the error is the error of a cleared pool.
+    /// Fails a check-out that was waiting at the time of the fork. The child's pool behaves as the parent's pool does
+    /// after a clear, so the check-out fails with the same error as after a clear.
     #[cold]
     fn fail_after_fork(self) -> CheckOutError {
         let Self { pool, started, .. } = *ManuallyDrop::new(self);

@@ -20,8 +20,8 @@ enum End {
 }
 
 impl<E: Establish> Pool<E> {
-    /// Has the establisher check a connection. Returns the connection if it passes, and otherwise the token whose drop
-    /// closes it. Dropping the future closes the connection as well.
+    /// Has the establisher check a connection. Returns the connection if it passes the check, and otherwise a token
+    /// that closes it when dropped. Dropping the future also closes the connection.
     ///
     /// The check is part of the check-out's future, so the check-out's time limit covers it.
     pub(super) async fn check(
@@ -34,7 +34,7 @@ impl<E: Establish> Pool<E> {
         let end = {
             let mut change = Watch::new(&environment.changed);
             let (connection, is_stale) = checking.connection();
-            // The async block moves a panic of the call itself into the first poll.
+            // The async block defers the call to the first poll, where a panic is caught.
             let mut check = pin!(async move { environment.establish.check(connection).await });
             let end = poll_fn(move |context| {
                 if change.poll(context, &is_stale).is_ready() {

@@ -1,4 +1,4 @@
-//! Closing a connection that has left its pool.
+//! Closes the connections that have left their pool.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Has the establisher close a connection, which counts until `closing` is dropped.
+/// Has the establisher close a connection. The connection counts towards `maxPoolSize` until `closing` is dropped.
 ///
 /// A close that completes at once does not need a task. A longer close continues in a task on the pool's runtime or,
-/// without one, on the caller's runtime. Without a runtime, the future is dropped.
+/// without one, on the caller's runtime. If there is no runtime, the future is dropped.
 ///
 /// Catches a panic, so that the pool still closes its other connections. The panic hook has already reported it.
 #[cold]
@@ -44,7 +44,7 @@ pub(super) fn begin<E: Establish>(
     });
     if let Some(Some(close)) = begun {
         runtime.spawn(fork::own(async move {
-            // The connection is gone before it stops counting.
+            // The connection is closed before its capacity is released.
             let _ = timeout(LIMIT, close).await;
             drop(closing);
         }));

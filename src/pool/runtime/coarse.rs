@@ -1,8 +1,8 @@
-//! A clock that takes one load to read, and has a resolution of a tenth of a second.
+//! A clock that is read with one load, and has a resolution of a tenth of a second.
 //!
 //! Linux's coarse clock took 6 to 8 ns on a loaded Xeon. This clock is a word in memory that a thread advances while a
-//! pool uses it. A task would be too late: a check-out may be the first thing that a current-thread runtime runs after
-//! a pause.
+//! pool uses it. A task might advance it too late, because a check-out may be the first thing that a current-thread
+//! runtime runs after a pause.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::pool::core::COARSE_TICK;
 
-/// The present tick, or [`STOPPED`].
+/// The current tick, or [`STOPPED`].
 static TICK: AtomicU32 = AtomicU32::new(STOPPED);
-/// Stands for the tick while there is no thread.
+/// The value of [`TICK`] while the thread is not running.
 const STOPPED: u32 = 0;
 /// The number of [`Users`].
 static USERS: AtomicUsize = AtomicUsize::new(0);
@@ -21,7 +21,7 @@ static HAS_THREAD: AtomicBool = AtomicBool::new(false);
 
 /// The coarse clock of a pool. It counts from 1, in [`COARSE_TICK`]s.
 pub(super) enum Coarse {
-    /// Stands still, for a pool that does not need it.
+    /// Stands still, for a pool that does not need the clock.
     Still,
     /// Reads the word that a thread advances or, without the thread, the system's clock.
     Shared { _users: Users },
@@ -50,8 +50,8 @@ impl Coarse {
         Self::Tokio { start: tokio::time::Instant::now() }
     }
 
-    /// Returns the clock of the pool's successor in a forked child. It starts no thread, because that could hang in the
-    /// child.
+    /// Returns the clock of the pool's successor in a forked child. It does not start a thread, because starting one
+    /// could hang in the child.
     pub(super) fn successor(&self) -> Self {
         match self {
             Self::Still => Self::Still,
@@ -100,11 +100,11 @@ fn tick_after(elapsed: Duration) -> u32 {
 
 /// Advances the shared clock while it has users.
 ///
-/// | the last user leaves, the thread ends | a user comes |
+/// | the last user leaves, and the thread ends | a new user arrives |
 /// | --- | --- |
-/// | 1. finds no users | a. counts itself |
+/// | 1. finds no users | a. increments `USERS` |
 /// | 2. `HAS_THREAD` becomes false | b. sets `HAS_THREAD`, and starts a thread if it was false |
-/// | 3. looks for users again, and if there are any, goes on unless b has started a thread | |
+/// | 3. looks for users again, and continues if there are any, unless step b has started a thread | |
 ///
 /// All accesses are sequentially consistent: if step b finds the thread that is about to end, step 3 finds the user.
 fn run() {
@@ -123,7 +123,7 @@ fn run() {
     }
 }
 
-/// Notes in a forked child that the thread is gone. Called by the fork handler.
+/// Records in a forked child that the thread does not exist there. Called by the fork handler.
 #[cfg(unix)]
 pub(super) fn stop_in_child() {
     TICK.store(STOPPED, Ordering::Relaxed);
@@ -143,7 +143,7 @@ mod tests {
             while read() < begun.0 + 3 {
                 thread::yield_now();
             }
-            // The first tick may have been almost over.
+            // The first tick may have been almost complete when it was read.
             assert!(begun.1.elapsed() > 2 * COARSE_TICK - Duration::from_millis(20), "{:?}", begun.1.elapsed());
         }
     }

@@ -16,8 +16,8 @@ use crate::pool::service_id::ServiceId;
 ///
 /// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It does
 /// not take a lock unless a check-out is waiting, or the connection has to be closed or drained. These locks are held
-/// for only a few steps. Checking in blocks longer only if a subscriber, which is told first, is slow. A connection
-/// keeps its pool in memory, but does not keep it open.
+/// for only a few steps. Checking in takes longer only if a subscriber is slow, because subscribers are called first. A
+/// connection keeps its pool in memory, but does not keep it open.
 ///
 /// It dereferences to the established connection. In this example, the established connection is a number:
 ///
@@ -88,7 +88,7 @@ impl<E: Establish> Connection<E> {
         self.lease.is_stale()
     }
 
-    /// Notes the purpose of the connection's use. In load-balanced mode, timeout errors report how many connections
+    /// Records what the connection is used for. In load-balanced mode, timeout errors report how many connections
     /// cursors, transactions and other operations hold.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.lease.pin_to(purpose);
@@ -101,20 +101,21 @@ impl<E: Establish> Connection<E> {
         self.lease.usage()
     }
 
-    /// Closes the connection instead of checking it in, for a user that knows that it is no longer good.
+    /// Closes the connection instead of checking it in. Call this if the connection is no longer usable.
     ///
-    /// `ConnectionCheckedIn` is emitted, then `ConnectionClosed` with the reason "error". [`Establish::close`] gets the
-    /// connection.
+    /// `ConnectionCheckedIn` is emitted, then `ConnectionClosed` with the reason "error". The connection is passed to
+    /// [`Establish::close`].
     #[doc(alias = "evict")]
     #[doc(alias = "close")]
     pub fn discard(self) {
         self.lease.discard();
     }
 
-    /// Takes the connection out of the pool, to keep it for good. The pool may open another in its place.
+    /// Removes the connection from the pool for good, and returns it. The pool may open another connection in its
+    /// place.
     ///
-    /// `ConnectionCheckedIn` is emitted, then `ConnectionClosed` with the reason "stale", so that counts made from the
-    /// events remain correct. [`Establish::close`] is not called.
+    /// `ConnectionCheckedIn` is emitted, then `ConnectionClosed` with the reason "stale", so that counts derived from
+    /// the events remain correct. [`Establish::close`] is not called.
     ///
     /// In a forked child, a connection that was checked out before the fork still belongs to the parent.
     #[must_use = "to close the connection, call `discard`"]

@@ -1,4 +1,4 @@
-//! Operations of a pool's owner while the pool is in use.
+//! Operations that manage a pool while it is in use.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -25,8 +25,8 @@ impl<E: Establish> Pool<E> {
     /// connection.
     ///
     /// Otherwise returns `None`. Also returns `None` if the connection is due for a
-    /// [check](crate::PoolOptions::check_before_use), or if the pool is paused, suspended or closed. Then no event is
-    /// emitted, and the metrics do not count a check-out.
+    /// [check](crate::PoolOptions::check_before_use), or if the pool is paused, suspended or closed. When `None` is
+    /// returned, no event is emitted, and the metrics do not count a check-out.
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
@@ -54,8 +54,8 @@ impl<E: Establish> Pool<E> {
         Some(checked_out(idle, started, Location::caller()))
     }
 
-    /// Makes check-outs wait until [`resume`](Self::resume), even while the pool is paused, when they would otherwise
-    /// fail. Returns `false` if the pool was already suspended.
+    /// Makes check-outs wait until [`resume`](Self::resume) is called, even while the pool is paused, in which case
+    /// they would otherwise fail. Returns `false` if the pool was already suspended.
     ///
     /// Connections in use stay in use, and available ones stay open. Check-outs that are already waiting or opening a
     /// connection continue as before. A check-out that waits for the resumption fails at its time limit, or when the
@@ -96,16 +96,17 @@ impl<E: Establish> Pool<E> {
         self.here().core.is_suspended()
     }
 
-    /// Changes `maxPoolSize`, `minPoolSize` and `maxConnecting` while the pool is in use. `change` gets the present
+    /// Changes `maxPoolSize`, `minPoolSize` and `maxConnecting` while the pool is in use. `change` receives the current
     /// [`options`](Self::options), and is called again if another thread resizes the pool at the same time.
     ///
     /// If the pool grows, waiting check-outs open connections at once, and so does the background task, up to
-    /// `minPoolSize`. If it shrinks, no connection is opened beyond the new maximum from now on. Surplus connections
-    /// are closed with the reason "stale", even if check-outs are waiting: available connections at once, and
-    /// connections in use when they come back. Until then, check-outs and check-ins take a longer path.
+    /// `minPoolSize`. If it shrinks, no further connection is opened beyond the new maximum. Surplus connections are
+    /// closed with the reason "stale", even if check-outs are waiting: available connections at once, and connections
+    /// in use when they are checked in. While there are surplus connections, check-outs and check-ins take a slower
+    /// path.
     ///
-    /// The number of the pool's shards does not change: [`PoolBuilder::build`](crate::PoolBuilder::build) chose it for
-    /// the original `maxPoolSize`.
+    /// The number of the pool's shards does not change, because [`PoolBuilder::build`](crate::PoolBuilder::build) has
+    /// chosen it for the original `maxPoolSize`.
     ///
     /// ```no_run
     /// # fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::InvalidOption> {
@@ -116,7 +117,8 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the sizes contradict each other, or another option was changed. Then nothing has changed.
+    /// [`InvalidOption`] if the sizes contradict each other, or if another option was changed. The pool then keeps its
+    /// options.
     #[doc(alias = "set_max_size")]
     #[doc(alias = "set_maximum_pool_size")]
     pub fn resize(&self, change: impl Fn(PoolOptions) -> PoolOptions) -> Result<(), InvalidOption> {
@@ -132,12 +134,12 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Closes the available connections for which `keep` returns `false`. Returns how many it has closed.
+    /// Closes the available connections for which `keep` returns `false`. Returns how many connections it has closed.
     ///
     /// Connections in use are left alone. `ConnectionClosed` is emitted with the reason "stale".
     ///
-    /// `keep` is called for one connection after another, outside of all locks. Meanwhile, no check-out gets this
-    /// connection, or the other connections of its shard that have not been judged yet, so `keep` must be quick. If
+    /// `keep` is called for one connection after another, outside of all locks. In the meantime, no check-out can get
+    /// that connection, or a connection of the same shard that `keep` has not judged yet. So `keep` must be quick. If
     /// `keep` panics, the remaining connections are kept.
     ///
     /// ```no_run
@@ -157,8 +159,8 @@ impl<E: Establish> Pool<E> {
     /// after [`renew`](Self::renew).
     ///
     /// At most `maxConnecting` connections are opened at a time. Connections in use count, and so do connections that
-    /// check-outs open in the meantime; check-outs come first. This call ends sooner if the pool's [`Budget`] is used up.
-    /// It does not keep the connections open; `minPoolSize` does.
+    /// check-outs open in the meantime. Check-outs take precedence. This call returns early if the pool's [`Budget`] is
+    /// used up. It does not keep the connections open afterwards. To keep connections open, set `minPoolSize`.
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::CheckOutError> {
@@ -169,12 +171,12 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// The same as [`Pool::check_out`], if the pool is not ready or is cleared, or if one of these connections cannot
-    /// be opened. The connections that are open stay open.
+    /// The same as for [`Pool::check_out`], if the pool is not ready or is cleared, or if one of these connections
+    /// cannot be opened. Connections that are already open stay open.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost. Connections that are being opened become available.
+    /// Nothing is lost. Connections that are being opened become available once they are open.
     #[doc(alias = "prefill")]
     #[doc(alias = "min_idle")]
     pub async fn warm_up(&self, connections: u32, progress: impl FnMut(u32)) -> Result<(), CheckOutError> {
@@ -189,10 +191,11 @@ impl<E: Establish> Pool<E> {
         let core = &self.core;
         let _warm_up = core.begin_warm_up();
         let (mut openings, mut told) = (Vec::new(), None);
-        // The connections that were open at first, and those that this call opened. Idle ones may be closed meanwhile.
+        // The number of connections that were open at first, and the number that this call has opened. The call ends
+        // when their sum is large enough, even if idle connections have been closed in the meantime.
         let (open_at_first, mut opened) = (core.count_open(), 0);
         loop {
-            // Listens before it reads the status, so that later changes are announced.
+            // Listens before it reads the status, so that it does not miss a later change.
             let mut change = core.environment().population.listen();
             let wanted = connections.min(self.options().capacity());
             let lacked_budget = core.lacks_budget();
@@ -206,7 +209,8 @@ impl<E: Establish> Pool<E> {
             if told.replace(open) != Some(open) {
                 progress(open);
             }
-            // The budget may have become free after no connection could be created.
+            // Checks the earlier reading as well, because the budget may have become free after the attempt to create a
+            // connection failed.
             let is_refused = status.pending == 0 && (lacked_budget || core.lacks_budget());
             if open >= wanted || has_opened_all || is_refused {
                 return Ok(());
@@ -240,7 +244,7 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Returns the budget that the pool is under, as set by [`PoolBuilder::budget`](crate::PoolBuilder::budget).
+    /// Returns the pool's budget, as set by [`PoolBuilder::budget`](crate::PoolBuilder::budget).
     #[must_use]
     pub fn budget(&self) -> Option<&Budget> {
         self.here().core.environment().budget.as_ref()
@@ -254,7 +258,7 @@ impl<E: Establish> Pool<E> {
     }
 }
 
-/// A handle to a [`Pool`] that does not keep it open: the pool closes when its last [`Pool`] is dropped.
+/// A handle to a [`Pool`] that does not keep it open: the pool is closed when its last [`Pool`] handle is dropped.
 ///
 /// ```
 /// use wharf::{Establish, Pool, WeakPool};
@@ -270,7 +274,7 @@ impl<E: Establish> Pool<E> {
 pub struct WeakPool<E: Establish>(Weak<Shared<E>>);
 
 impl<E: Establish> WeakPool<E> {
-    /// Returns a handle that keeps the pool open. Returns `None` if no handle of that kind is left.
+    /// Returns a handle that keeps the pool open. Returns `None` if no [`Pool`] handle is left.
     #[must_use]
     pub fn upgrade(&self) -> Option<Pool<E>> {
         self.0.upgrade().map(Pool::of)

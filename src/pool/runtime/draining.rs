@@ -43,11 +43,11 @@ enum End {
 async fn drain<E: Establish>(mut task: DrainTask<E>) {
     let core = task.draining.core();
     let environment = core.environment();
-    // A thread that a forked child does not have may hold the lock of the watch's list.
+    // In a forked child, the lock of the watch's list may be held by a thread that does not exist there.
     let mut change = OfThisProcess::new(Watch::new(&environment.changed));
     let end = {
         let (connection, revocation) = task.draining.revocable();
-        // The async block moves a panic of the call itself into the first poll.
+        // The async block defers the call to the first poll, where a panic is caught.
         let mut drain = pin!(async move { environment.establish.drain(connection).await });
         let change = &mut change;
         poll_fn(move |context| {

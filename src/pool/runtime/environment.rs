@@ -35,11 +35,11 @@ thread_local! {
     static NEARBY: Nearby = const { Nearby::new() };
 }
 
-/// Stands for the number of a thread that does not have one yet.
+/// The number of a thread that has not been numbered yet.
 const UNNUMBERED: usize = usize::MAX;
 
-/// Forgets the shard that the thread used last. Called by the fork handler: where the compiler supports thread-locals,
-/// this is one store.
+/// Forgets the shard that the thread used last. Called by the fork handler. On systems with native thread-locals, this
+/// is a single store.
 #[cfg(unix)]
 pub(super) fn forget_nearby() {
     NEARBY.with(Nearby::forget);
@@ -74,7 +74,7 @@ pub struct TokioEnvironment<E: Establish> {
     pub(super) max_waiting: Option<u32>,
     /// The budget that the pool's connections count against.
     pub(super) budget: Option<Budget>,
-    /// Decides which slow check-outs are reported. `None` reports none.
+    /// Decides which slow check-outs are reported. With `None`, no check-out is reported.
     pub(super) slow_check_outs: Option<SlowCheckOuts>,
     pub(super) residence: Residence,
     pub(super) holds: HoldReports,
@@ -82,8 +82,8 @@ pub struct TokioEnvironment<E: Establish> {
     /// Tells warm-ups that the number of connections may have changed.
     pub(super) population: Event,
     pub(super) failures: Failures,
-    /// Notified when the pool is cleared or closed, for draining tasks, and when a back-off ends, for openings that are
-    /// backing off.
+    /// Notified when connections go stale, when the pool is closed or resumed, and when a back-off ends. Draining
+    /// tasks, checks, suspended check-outs and openings that are backing off listen to it.
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
     pub(super) coarse: Coarse,
@@ -219,7 +219,7 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
         self.publisher.publish_inline(event);
     }
 
-    /// If the check panics, the connection counts as broken.
+    /// If the establisher panics, the connection is considered broken.
     #[inline]
     fn condition(&self, connection: &mut E::Connection) -> Condition {
         contain(|| self.establish.first().condition(connection)).unwrap_or(Condition::Broken)
@@ -238,8 +238,8 @@ unsafe impl<E: Establish> Environment for TokioEnvironment<E> {
     }
 
     fn connections_went_stale(&self, which: WentStale) {
-        // A refused login clears only its own service, and must not end the back-off. Otherwise the next login would
-        // follow, and be refused, at once.
+        // A refused login clears only its own service. It must not end the back-off, or the next login would follow at
+        // once and be refused as well.
         if which == WentStale::All {
             self.failures.reset();
         }

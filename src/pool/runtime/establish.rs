@@ -68,8 +68,8 @@ pub trait Establish: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An [`EstablishError`] gives the stage and the labels. The pool passes it to the failure sink, and to the
-    /// check-out that requested the connection. The check-outs in the queue keep waiting.
+    /// The [`EstablishError`] names the stage that failed and contains the error labels. The pool passes the error to
+    /// the failure sink, and to the check-out that requested the connection. The check-outs in the queue keep waiting.
     ///
     /// # Cancel safety
     ///
@@ -83,19 +83,20 @@ pub trait Establish: Send + Sync + 'static {
     /// Checks an idle connection before a check-out returns it, usually by an exchange with the server. An error means
     /// that the connection cannot be used.
     ///
-    /// Called if [`HAS_CHECK`](Self::HAS_CHECK) is `true`, as often as
-    /// [`PoolOptions::check_before_use`](crate::PoolOptions::check_before_use) says: by default for a connection that
-    /// has been idle for longer than a second.
+    /// Called only if [`HAS_CHECK`](Self::HAS_CHECK) is `true`.
+    /// [`PoolOptions::check_before_use`](crate::PoolOptions::check_before_use) decides which connections are checked:
+    /// by default, those that have been idle for longer than a second.
     ///
-    /// A connection that fails is closed with the reason "error". The check-out goes on to the next connection, or opens
-    /// one, and keeps its turn. The check counts towards the time limit of the check-out, if there is one. The pool does
-    /// not otherwise limit it, so an implementation needs its own timeout, for a server that is silent.
+    /// A connection that fails the check is closed with the reason "error". The check-out then takes the next
+    /// connection or opens one, without losing its turn. The check counts towards the time limit of the check-out, if
+    /// there is one. The pool does not otherwise limit the check, so an implementation needs its own timeout in case
+    /// the server does not respond.
     ///
     /// This corresponds to `recycle` in deadpool, and to `is_valid` in bb8 and r2d2.
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped, and the connection closed, when the check-out is dropped or its time is up, or when the pool
+    /// The future is dropped, and the connection closed, when the check-out is dropped or times out, or when the pool
     /// is cleared or closed.
     #[doc(alias("recycle", "is_valid", "ping", "test_before_acquire", "before_acquire"))]
     fn check(&self, connection: &mut Self::Connection) -> impl Future<Output = CheckResult> + Send {
@@ -103,12 +104,12 @@ pub trait Establish: Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Returns the condition of a connection that comes back: whether it can be checked out again.
+    /// Returns the condition of a connection after its use: whether it can be checked out again.
     ///
     /// The pool calls this at check-in, and again after [`drain`](Self::drain). It must be quick, and must not block.
     ///
     /// By default, every connection is [reusable](Condition::Reusable). Return [`Condition::Broken`] for a connection
-    /// that had an error. If a user can leave a connection with work that can still be completed, return
+    /// that had an error. If the last user of a connection can leave work that can still be completed, return
     /// [`Condition::NeedsDrain`] and implement [`drain`](Self::drain).
     ///
     /// A reusable connection may stay idle for a long time, so an implementation should also free memory here that only
@@ -128,19 +129,19 @@ pub trait Establish: Send + Sync + 'static {
         None
     }
 
-    /// Completes the unfinished work of a connection's last user, or undoes it. For example, it reads a reply that no
-    /// caller is waiting for, or ends a transaction and resets the session. Called for a connection that
-    /// [needs a drain](Condition::NeedsDrain). By default it does nothing.
+    /// Completes the unfinished work of a connection's last user, or undoes it. For example, a drain reads a reply that
+    /// no caller is waiting for, or ends a transaction and resets the session. Called for connections that [need a
+    /// drain](Condition::NeedsDrain). By default, it does nothing.
     ///
     /// The drain runs in a separate task on the pool's runtime. In the meantime, the connection counts as in use. At
     /// the end, `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable
-    /// connection becomes available; any other is closed with the reason "error". The pool does not limit the time of a
-    /// drain, so the implementation must.
+    /// connection becomes available, and any other connection is closed with the reason "error". The pool does not
+    /// limit the duration of a drain, so the implementation must.
     ///
-    /// A check-out never waits for a drain to succeed if it lacks only capacity under `maxPoolSize`: the pool then drops
-    /// the future of the oldest drain and [closes](Self::close) its connection. The check-out gets the capacity once
-    /// the connection is closed. The pool gives up one drain at a time. For a place of a [`Budget`](crate::Budget), the
-    /// pool gives up no drain.
+    /// A check-out that lacks only capacity under `maxPoolSize` never waits for a drain to succeed. Instead, the pool
+    /// drops the future of the oldest drain and [closes](Self::close) its connection. The check-out gets the capacity
+    /// once the connection is closed. The pool gives up one drain at a time. It does not give up a drain to free a
+    /// place of a [`Budget`](crate::Budget).
     ///
     /// # Cancel safety
     ///
@@ -152,23 +153,23 @@ pub trait Establish: Send + Sync + 'static {
         std::future::ready(())
     }
 
-    /// Closes a connection that has left the pool, for example by saying goodbye to the server. By default it drops the
-    /// connection.
+    /// Closes a connection that has left the pool, for example after sending a last message to the server. By default,
+    /// it drops the connection.
     ///
-    /// The connection counts as in use until the future completes or is dropped, so `maxPoolSize` covers it, and
-    /// [`Pool::closed`](crate::Pool::closed) waits for it.
+    /// The connection counts as in use until the future completes or is dropped. Until then, it counts towards
+    /// `maxPoolSize`, and [`Pool::closed`](crate::Pool::closed) waits for it.
     ///
     /// It must not block. The future is polled once by the caller that closes the connection, and then by a task on the
-    /// pool's runtime. After five seconds it is dropped. Without a living runtime it is dropped without a poll. A
-    /// current-thread runtime runs the task, and counts the five seconds, only while something blocks on it. Until then the
-    /// connection counts, and [`Pool::closed`](crate::Pool::closed) waits.
+    /// pool's runtime. After five seconds it is dropped. If there is no living runtime, it is dropped without being
+    /// polled. A current-thread runtime runs the task and its timer only while something blocks on the runtime. Until
+    /// then, the connection still counts as in use.
     fn close(&self, connection: Self::Connection) -> impl Future<Output = ()> + Send {
         drop(connection);
         std::future::ready(())
     }
 
-    /// Gives up a connection in a forked child, while the parent still uses it. By default, it leaks the connection's
-    /// memory.
+    /// Gives up a connection in a forked child, while the parent may still be using it. By default, it leaks the
+    /// connection's memory.
     ///
     /// It must not send anything on the connection or change its state. It must not use the pool, because the child is
     /// still creating the pool's successor.
@@ -177,7 +178,7 @@ pub trait Establish: Send + Sync + 'static {
     }
 }
 
-/// The connection that [`Establish::establish`] is asked to open.
+/// Describes the connection that [`Establish::establish`] opens.
 pub struct Establishing {
     address: Arc<str>,
     connection_id: u64,
@@ -251,7 +252,7 @@ impl Establishing {
         self.stages.set(stage, took);
     }
 
-    /// Returns the reading, in nanoseconds, of the clock with which the pool measures the whole establishment.
+    /// Reads the clock with which the pool measures the whole establishment, in nanoseconds.
     pub(crate) fn stopwatch(&self) -> u64 {
         self.stopwatch.read()
     }

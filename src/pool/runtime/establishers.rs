@@ -4,9 +4,9 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The present establisher of a pool, and all earlier establishers. Dereferences to the present establisher.
+/// The current establisher of a pool, and all earlier establishers. Dereferences to the current establisher.
 ///
-/// An establisher that was replaced is kept as long as the pool, because its users borrow it from the pool.
+/// A replaced establisher is kept for as long as the pool exists, because its users borrow it from the pool.
 pub(super) struct Establishers<E> {
     first: Arc<E>,
     /// INV-18 (establishers stay): the pointer comes from an `Arc` in `all`, and `all` only grows.
@@ -21,7 +21,7 @@ impl<E> Establishers<E> {
         Self { present, all: Mutex::new(vec![first.clone()]), first }
     }
 
-    /// Returns the first establisher, which judges the connections that come back.
+    /// Returns the first establisher, which judges the condition of connections at check-in.
     ///
     /// Few establishers read their own fields to judge a connection. For the others, the compiler omits the load of
     /// this pointer, but it could not omit the load of an atomic pointer at each check-in.
@@ -30,11 +30,11 @@ impl<E> Establishers<E> {
         &self.first
     }
 
-    /// Returns the present establisher. Takes no lock, because a forked child calls this.
+    /// Returns the current establisher. Does not take a lock, because a forked child calls this.
     pub(super) fn present(&self) -> Arc<E> {
         // ORD: as in `deref`.
         let present = self.present.load(Ordering::Acquire);
-        // SAFETY: INV-18: the pointer is an `Arc`'s, which still counts a reference.
+        // SAFETY: INV-18: the pointer comes from an `Arc` in `all`, which still holds a reference.
         unsafe {
             Arc::increment_strong_count(present);
             Arc::from_raw(present)

@@ -13,7 +13,7 @@ pub(super) type FailureSink = dyn Fn(&FailedConnection<'_>) + Send + Sync;
 /// A connection that could not be established, as passed to the failure sink.
 ///
 /// The sink receives the failures of connections that are opened for check-outs or in the background. It is called
-/// before the connection's `ConnectionClosed` event.
+/// before the connection's `ConnectionClosed` event is emitted.
 pub struct FailedConnection<'f> {
     pub(super) error: &'f EstablishError,
     pub(super) service: Option<(ServiceId, u64)>,
@@ -38,7 +38,8 @@ impl FailedConnection<'_> {
         self.error
     }
 
-    /// Returns the service that the connection belongs to, in load-balanced mode, if the handshake had named it.
+    /// Returns the service that the connection belongs to, in load-balanced mode. Returns `None` if the connection
+    /// failed before the handshake named the service.
     #[must_use]
     pub fn service_id(&self) -> Option<ServiceId> {
         self.service.map(|(service_id, _)| service_id)
@@ -52,9 +53,9 @@ impl FailedConnection<'_> {
 
     /// Returns whether the specifications require the pool to be cleared because of this error.
     ///
-    /// It is not cleared if the server may be overloaded (`SystemOverloadedError`), or if the server reports that it is
-    /// not the primary or is recovering without shutting down. In load-balanced mode, it is not cleared before the
-    /// handshake has named the service.
+    /// They do not require it if the server may be overloaded (`SystemOverloadedError`), or if the server reports that
+    /// it is not the primary or is recovering without shutting down. In load-balanced mode, they do not require it
+    /// before the handshake has named the service.
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.error.clears_pool() && (self.service.is_some() || !self.is_load_balanced)

@@ -13,12 +13,13 @@ use crate::pool::sync::Watch;
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The number of consecutive failed openings. Openings that run at the same time count as one.
+/// The number of consecutive failed openings. Failures of openings that run at the same time count as one.
 #[derive(Default)]
 pub(super) struct Failures(AtomicU64);
 
-/// A reading of [`Failures`]. The upper half counts the back-offs that have ended. So readings from different back-offs
-/// differ, and an opening that began before a back-off ended does not count towards the next.
+/// A reading of [`Failures`]. The lower half counts the failures, and the upper half counts the back-offs that have
+/// ended. So readings from different back-offs differ, and an opening that began during an earlier back-off does not
+/// count towards the current one.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Round(u64);
 
@@ -51,7 +52,8 @@ impl Failures {
 
     /// Counts the failure of an opening that began in `round`. Returns how long to keep its permit.
     ///
-    /// The time is random, between half of the pause and the whole pause, so that several pools do not retry in step.
+    /// The time is random, between half of the pause and the whole pause, so that several pools do not retry in
+    /// lockstep.
     pub fn add(&self, round: Round) -> Option<Pause> {
         if round.failures() < u32::MAX {
             // Relaxed: as in `round`. The swap fails if another opening of the round has already failed, or the
@@ -72,14 +74,14 @@ impl Failures {
         }
     }
 
-    /// Ends the back-off, for a caller that notifies.
+    /// Ends the back-off without notifying its pauses. The caller must notify them.
     pub fn reset(&self) {
         // Relaxed: as in `round`. The event's lock orders this before the pauses' next reading.
         let next = |word| Some(Round(word).of_next_back_off().0);
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Waits for the time of the pause, or until its back-off ends.
+    /// Waits until the pause has elapsed or its back-off has ended.
     pub async fn pause(&self, pause: Pause, changed: &Event) {
         let mut ended = Watch::new(changed);
         tokio::select! {

@@ -1,13 +1,13 @@
 //! Detection of a fork.
 //!
-//! A connection is not fork-safe, because parent and child would both write to one socket. A child increments a fork
-//! counter, which nothing else writes. So the check costs one load of a shared cache line that never changes. A hit and
-//! its check-in do not need the check, because the child also forgets the shard that its thread used last (INV-16).
+//! A connection is not fork-safe, because the parent and the child would both write to one socket. So a pool checks
+//! whether it is used in a forked child. A child increments a fork counter, which nothing else writes, so the check is
+//! one load from a cache line that never changes. A hit and its check-in do not need the check, because the child also
+//! forgets the shard that its thread used last (INV-16).
 //!
-//! A child also inherits the futures that were polled before the fork, and on a current-thread runtime the pool's
-//! tasks. Their state leads to the parent's sockets, and to the parent's pool, whose locks may be held by threads that
-//! the child does not have. So such a future is neither polled nor dropped in the child: it is leaked
-//! ([`OfThisProcess`]).
+//! A child also inherits the futures that were polled before the fork and, on a current-thread runtime, the pool's
+//! tasks. Their state refers to the parent's sockets and to the parent's pool, whose locks may be held by threads that
+//! do not exist in the child. So the child neither polls nor drops such a future, but leaks it ([`OfThisProcess`]).
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -28,16 +28,16 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// Returns this process. A fork counts only if a pool, a session pool or an [`OfThisProcess`] was created before
-    /// it.
+    /// Returns this process. A fork is counted only if a pool, a session pool or an [`OfThisProcess`] was created
+    /// before it.
     #[inline]
     pub(crate) fn this() -> Self {
         // Relaxed: written only in a child, while it has a single thread.
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Returns whether the calling process was forked from `self`. The sockets, locks and futures of `self` must then
-    /// be left alone.
+    /// Returns whether the calling process was forked from `self`. If so, the calling process must not touch the
+    /// sockets, locks and futures of `self`.
     #[inline]
     pub(crate) fn is_ancestor(self) -> bool {
         self != Self::this()
@@ -77,12 +77,12 @@ pub(crate) fn watch() {
 #[cfg(not(unix))]
 pub(crate) fn watch() {}
 
-/// The error for a value that is used in a forked child of the process that made it.
+/// The error for a value that is used in a forked child of the process that created it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("this process was forked from the one that the pool's connections belong to")]
 pub(crate) struct Forked;
 
-/// A value that is dropped only in the process that made it. A forked child leaks it.
+/// A value that is dropped only in the process that created it. A forked child leaks it.
 #[derive(Debug)]
 pub(crate) struct OfThisProcess<T> {
     process: Process,
@@ -134,9 +134,9 @@ impl<T> Drop for OfThisProcess<T> {
 
 /// A value that a forked child does not share with its parent. The child starts with a fresh value.
 ///
-/// The parent's value may be locked by a thread that the child does not have, or may be waiting for such a thread. So
-/// the child neither reads nor drops the value, but leaks it. Secrets in it stay in the child's memory, because wiping
-/// them takes the lock.
+/// The parent's value may be locked by a thread that does not exist in the child, or may be waiting for such a thread.
+/// So the child neither reads nor drops the value, but leaks it. Secrets in the value stay in the child's memory,
+/// because wiping them would take the lock.
 #[derive(Debug, Default)]
 pub(crate) struct PerProcess<T: Default> {
     current: ArcSwap<OfThisProcess<T>>,
@@ -152,7 +152,7 @@ impl<T: Default> PerProcess<T> {
     /// Replaces the parent's value with a fresh one. If several threads of the child call this, only one replaces it.
     #[cold]
     fn renew(&self, inherited: &Arc<OfThisProcess<T>>) -> Arc<OfThisProcess<T>> {
-        // Other leaked values may point to this one, so its memory must stay.
+        // Other leaked values may point to this value, so its memory must not be freed.
         std::mem::forget(Arc::clone(inherited));
         self.current.compare_and_swap(inherited, Arc::default());
         self.current.load_full()
@@ -162,8 +162,8 @@ impl<T: Default> PerProcess<T> {
 /// Wraps a future so that a forked child neither polls nor drops it. In the child, the wrapper returns [`Forked`] at
 /// its next poll.
 ///
-/// The future is boxed, so that it keeps its memory when it is leaked: an inherited runtime may still have the future's
-/// timers in its lists.
+/// The future is boxed, so that its memory remains valid when it is leaked: an inherited runtime may still have the
+/// future's timers in its lists.
 pub(crate) fn own<F: Future>(future: F) -> OfThisProcess<Pin<Box<F>>> {
     OfThisProcess::new(Box::pin(future))
 }

@@ -1,4 +1,4 @@
-//! The holders of a pool's connections: their methods on `Pool`, and the reports of long holds.
+//! The methods of `Pool` that account for the holders of its connections, and the reports of long holds.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -19,10 +19,10 @@ const TARGET: &str = "wharf::holders";
 
 pub(super) type HoldSink = Arc<dyn Fn(&LongHold) + Send + Sync>;
 
-/// A connection has been in use for longer than the threshold, or a use reported earlier has ended. See
-/// [`Pool::report_holds_after`].
+/// A report that a connection has been in use for longer than the threshold, or that a use reported earlier has ended.
+/// See [`Pool::report_holds_after`].
 ///
-/// It prints as a sentence.
+/// The report prints as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LongHold {
@@ -47,7 +47,7 @@ impl fmt::Display for LongHold {
     }
 }
 
-/// The sinks for a pool's reports, and the pending requests to check the connections in use.
+/// The sinks for a pool's reports, and the notification that requests a review of the connections in use.
 #[derive(Default)]
 pub(super) struct HoldReports {
     sinks: List<HoldSink>,
@@ -90,7 +90,7 @@ impl HoldReports {
     }
 }
 
-/// Reports long holds. Never completes. Without a threshold, it waits until a threshold is set, which costs nothing.
+/// Reports long holds. Never completes. While no threshold is set, it waits for one without using a timer.
 pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
     let reports = &core.environment().holds;
     loop {
@@ -119,19 +119,19 @@ pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Optio
 }
 
 impl<E: Establish> Pool<E> {
-    /// Switches on or off the accounting for the holders of the pool's connections ([`Pool::holders`]). It is off by
+    /// Switches the accounting for the holders of the pool's connections ([`Pool::holders`]) on or off. It is off by
     /// default.
     ///
-    /// It may be switched at any time, even while the pool is in use. Later check-outs are noted with their call site
-    /// and task. A connection that was checked out earlier is listed without a call site and a task.
+    /// The accounting may be switched at any time, even while the pool is in use. Later check-outs are recorded with
+    /// their call site and task. A connection that was checked out earlier is listed without them.
     ///
     /// # Cost
     ///
-    /// While it is off, a check-out carries one more pointer. While it is on, a check-out that finds a connection reads
-    /// the clock and writes one cache line, and its check-in executes one more locked instruction. Neither takes a
-    /// lock, except once for each connection that existed when the accounting was switched on. The
-    /// [guide](crate::guide::metrics_and_traces#holders-of-connections) has figures. Each connection that has been checked out since then
-    /// takes another 64 bytes.
+    /// While the accounting is off, its only cost is one more pointer in the future of a check-out. While it is on, a
+    /// check-out that finds a connection reads the clock and writes one cache line, and its check-in executes one more
+    /// locked instruction. Neither takes a lock, except once for each connection that existed when the accounting was
+    /// switched on. The [guide](crate::guide::metrics_and_traces#holders-of-connections) has figures. Each connection
+    /// that has been checked out since then takes another 64 bytes.
     pub fn account_for_holders(&self, on: bool) {
         self.here().core.account_for_holders(on);
     }
@@ -151,8 +151,7 @@ impl<E: Establish> Pool<E> {
     /// the instants may differ.
     ///
     /// The call reads all connections of the pool and takes short locks, so use it for monitoring. Check-outs and
-    /// check-ins do not wait for it, unless it lists connections that were checked out before the pool accounted for
-    /// holders.
+    /// check-ins do not wait for it, unless it lists connections that were checked out before the accounting began.
     ///
     /// ```
     /// use wharf::{Endpoint, Pool};
@@ -168,18 +167,18 @@ impl<E: Establish> Pool<E> {
         self.here().core.holders()
     }
 
-    /// Sets the time in use after which a connection is reported as a long hold. With `None` or zero, the default,
-    /// connections are not reported.
+    /// Sets how long a connection may be in use before it is reported as a long hold. With `None`, which is the
+    /// default, or zero, connections are not reported.
     ///
     /// Each long use is reported when it exceeds the threshold, and again when the connection is checked in. Reports go
-    /// to the [log](Self::on_long_hold) and to the functions that were added with [`Pool::on_long_hold`]. The
-    /// connection stays with its holder.
+    /// to the [log](Self::on_long_hold) and to the functions that were added with [`Pool::on_long_hold`]. The holder
+    /// keeps the connection.
     ///
     /// While a threshold is set, the [accounting](Self::account_for_holders) is on. A connection that was checked out
-    /// earlier counts as checked out when the accounting began.
+    /// earlier is treated as if it had been checked out when the accounting began.
     ///
-    /// The pool's background task watches the time. It ends with the pool's runtime, and restarts once the pool has
-    /// [moved](Self#runtimes).
+    /// The pool's background task makes the reports. The task ends with the pool's runtime, and restarts once the pool
+    /// has [moved](Self#runtimes).
     pub fn report_holds_after(&self, threshold: Option<Duration>) {
         self.here().core.report_holds_after(threshold);
     }
@@ -219,8 +218,8 @@ pub(super) fn task_id() -> Option<u64> {
     Some(number.0).filter(|number| *number != 0)
 }
 
-/// A hasher that returns the number it was given. Printing and parsing the id would take longer than the rest of the
-/// accounting.
+/// A hasher that returns the number it was given. Printing and parsing a task's id would take longer than the rest of
+/// the accounting.
 struct Number(u64);
 
 impl Hasher for Number {
@@ -246,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    /// A faulty tracing subscriber.
+    /// A tracing subscriber that panics on every event.
     struct Panics;
 
     impl Subscriber for Panics {

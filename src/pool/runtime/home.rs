@@ -2,9 +2,9 @@
 //!
 //! A pool has one home at a time. The background task and the tasks that open connections run there, and the sockets of
 //! all its connections are registered there. When the runtime ends, the connections can no longer be used, and become
-//! stale. The next check-out that needs a new connection makes the runtime that polls it the pool's next home.
+//! stale. The next check-out that needs a new connection moves the pool to the runtime that polls the check-out.
 //!
-//! | how the end is noticed | by |
+//! | event that reveals the end | noticed by |
 //! | --- | --- |
 //! | the background task is dropped, although the pool is open | [`HomeGuard`] |
 //! | a task that opens a connection is cancelled | the check-out that waits for it |
@@ -53,8 +53,8 @@ impl Home {
 
     /// Notes that the runtime has ended, and makes the connections that are registered there stale.
     ///
-    /// Several callers may notice the end. After any of these calls has returned, a new check-out does not find any of
-    /// these connections.
+    /// Several callers may notice the end and call this. Once any of the calls has returned, no new check-out finds one
+    /// of these connections.
     pub(super) fn end<E: Establish>(&self, core: &SharedCore<E>) {
         // ORD: Release; pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);
@@ -83,7 +83,7 @@ impl Residence {
         places.home.as_ref().filter(|home| !home.has_ended()).cloned()
     }
 
-    /// Returns the home. If there is no home, or the home is known to have ended, makes a new home on `offered` and
+    /// Returns the home. If there is no home, or the home is known to have ended, creates a new home on `offered` and
     /// returns it together with the old home. Without `offered`, the new home is on the other runtime that the pool
     /// knows of.
     fn home_or(&self, offered: Option<Handle>) -> Option<Settled> {
@@ -91,7 +91,7 @@ impl Residence {
         if let Some(home) = places.home.clone().filter(|home| !home.has_ended()) {
             let other = offered.filter(|offered| offered.id() != home.handle().id());
             let before = other.and_then(|other| places.other.replace(other));
-            // Dropped without the lock, because the last handle drops a runtime's memory.
+            // Dropped after the lock is released, because dropping the last handle frees the runtime's memory.
             drop(places);
             drop(before);
             return Some(Settled::Already(home));
@@ -107,8 +107,8 @@ enum Settled {
     Anew { home: Arc<Home>, before: Option<Arc<Home>> },
 }
 
-/// Held by a task that runs in a pool's home. If it is dropped before it is [released](Self::release) or the pool is
-/// closed, the runtime has ended.
+/// Held by a task that runs in a pool's home. If the guard is dropped before it is [released](Self::release) and before
+/// the pool is closed, the runtime has ended.
 pub(super) struct HomeGuard<E: Establish> {
     home: Arc<Home>,
     pub(super) core: SharedCore<E>,
@@ -149,7 +149,8 @@ impl<E: Establish> Pool<E> {
             Settled::Already(home) => Some(home),
             Settled::Anew { home, before } => {
                 if let Some(before) = before {
-                    // Ended before the new home opens a connection, because ending a home makes all connections stale.
+                    // The old home is ended before the new home opens a connection, because ending a home makes all
+                    // connections stale.
                     before.end(core);
                 }
                 if !core.environment().has_tasks {

@@ -1,4 +1,4 @@
-//! Whether a `tracing` subscriber or a logger reads the events of pools.
+//! Determines whether a `tracing` subscriber or a logger reads the events of pools.
 
 use tracing::Level;
 use tracing::callsite::DefaultCallsite;
@@ -8,7 +8,7 @@ use tracing::metadata::{Kind, Metadata};
 use super::traced::TARGET;
 use crate::text::logged::may_reach_logger;
 
-/// The call site of an empty message. `tracing` remembers whether any subscriber may want it.
+/// A call site that never emits a message. `tracing` remembers whether any subscriber may be interested in it.
 static CALLSITE: DefaultCallsite = DefaultCallsite::new(&METADATA);
 
 static METADATA: Metadata<'static> = tracing::metadata! {
@@ -20,15 +20,15 @@ static METADATA: Metadata<'static> = tracing::metadata! {
     kind: Kind::EVENT,
 };
 
-/// Makes `tracing` ask its subscribers. Called before [`is_there`], outside of all locks.
+/// Makes `tracing` ask its subscribers whether they are interested. Called before [`is_there`], outside of all locks.
 pub(crate) fn watch() {
     CALLSITE.interest();
 }
 
 /// Returns whether any subscriber of the process, on any thread, or a logger may want the events of pools.
 ///
-/// Does not call any subscriber, so it may be called under a lock. `tracing` asks each subscriber once, asks again when
-/// a subscriber is added or the filters are reloaded, and keeps the answers.
+/// Does not call any subscriber, so it may be called under a lock. `tracing` caches the answers of the subscribers, and
+/// updates them when a subscriber is added or the filters are reloaded.
 #[inline]
 pub(super) fn is_there() -> bool {
     (Level::DEBUG <= STATIC_MAX_LEVEL && Level::DEBUG <= LevelFilter::current() && !CALLSITE.interest().is_never())

@@ -1,4 +1,4 @@
-//! The task that opens a connection. It outlives the check-out that asked for the connection.
+//! The task that opens a connection. It may outlive the check-out that requested the connection.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -78,8 +78,8 @@ impl<E: Establish> OpenRequest<E> {
 /// Creates a connection and [opens](open) it, for a check-out that holds a permit.
 ///
 /// It yields first, so that other ready tasks run before it. If one of them checks in a connection, the check-out gets
-/// it, and no new connection is needed. The check-out itself does not yield, because it might not be polled again for a
-/// long time. Until then, no other check-out could use the permit.
+/// that connection, and no new connection is needed. The check-out itself does not yield, because it might not be
+/// polled again for a long time. Until then, no other check-out could use the permit.
 ///
 /// `cause` is the span of the check-out.
 pub(super) async fn open_for<E: Establish>(
@@ -111,8 +111,8 @@ pub(super) struct Requester<E: Establish> {
 }
 
 /// Opens the connection and sends it to the check-out that requested it. If that check-out is gone, the connection goes
-/// to the next waiter or becomes available. Without a requester, returns the error. `in_background` says whether the
-/// connection is opened for `minPoolSize`.
+/// to the next waiter or becomes available. An error is sent to the requester or, if there is none, returned.
+/// `in_background` says whether the connection is opened for `minPoolSize`.
 ///
 /// Dropping this future closes the connection.
 pub(super) async fn open<E: Establish>(
@@ -186,7 +186,8 @@ async fn establish<E: Establish>(
     in_background: bool,
 ) -> Result<Established<TokioEnvironment<E>>, Failed<E>> {
     let (connection_id, generation) = (pending.id(), pending.generation());
-    // The `Establishing` has only a weak reference, because the establisher may keep it after this future is dropped.
+    // The `Establishing` holds only a weak reference, because the establisher may keep the `Establishing` after this
+    // future is dropped.
     let shared = Arc::new(Mutex::new(Some(pending)));
     let locked = |shared: &Mutex<Option<_>>| shared.lock().unwrap_or_else(PoisonError::into_inner).take();
     let stages = Arc::new(StageTimes::default());
@@ -208,7 +209,7 @@ async fn establish<E: Establish>(
     );
     let interrupted = poll_fn(|context| {
         let pending = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        // Taken only below, after this future has ended.
+        // The pending connection is taken only below, after this future has ended.
         pending.as_ref().expect("BUG: a pending connection is gone").poll_interrupted(context)
     });
     let outcome = tokio::select! {
@@ -235,7 +236,7 @@ async fn establish<E: Establish>(
                 // A panic in the sink must not hide the error from the check-out that requested the connection.
                 contain(|| on_failure(&failure));
             }
-            // Closed after the failure sink was called, as the specification's tests require.
+            // The connection is closed after the failure sink has been called, as the specification's tests require.
             let failed = pending.fail(&error);
             Err((error.into(), Some(failed)))
         }

@@ -18,7 +18,7 @@ use crate::pool::error::CheckOutError;
 use crate::pool::runtime::boxed;
 
 impl<E: Establish> Pool<E> {
-    /// Checks out a connection as [`Pool::check_out`] does, and blocks the thread until it has one.
+    /// Checks out a connection as [`Pool::check_out`] does, and blocks the thread until the check-out ends.
     ///
     /// It waits in the same queue as all other check-outs. `limit` is how long the check-out may take in total, and
     /// replaces `timeoutMS`; with `None`, only the limits of the options apply. The thread enforces the limits itself,
@@ -26,7 +26,7 @@ impl<E: Establish> Pool<E> {
     /// runtime.
     ///
     /// Do not call it in an asynchronous task. The other tasks of its thread would not run in the meantime, and one of
-    /// them may hold the connection, or be the task that opens it. Call it in
+    /// them may be holding the connection that the call waits for, or be opening it. Call it in
     /// [`spawn_blocking`](tokio::task::spawn_blocking) or on a thread of your own.
     ///
     /// ```no_run
@@ -73,8 +73,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread. Polls it when it is woken, and at these instants. After the last of them, it
-/// polls every [`INTERVAL`], because an opening may have put a limit off.
+/// Runs a future to completion on this thread. Polls it when it is woken, and at each of `instants`. After the last
+/// instant, polls it every [`INTERVAL`], because an opening may have postponed a limit.
 fn run<F: Future>(future: F, instants: &[Option<Instant>]) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);

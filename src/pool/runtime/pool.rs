@@ -61,7 +61,7 @@ use crate::pool::sync::Contained;
 /// # }
 /// ```
 ///
-/// | to do this | call that |
+/// | to do this | call |
 /// | --- | --- |
 /// | create a pool | [`builder`](Self::builder), or [`Endpoint::pool`](crate::Endpoint::pool) for a MongoDB server |
 /// | let it serve check-outs | [`ready`](Self::ready): a pool starts paused |
@@ -70,7 +70,7 @@ use crate::pool::sync::Contained;
 /// | run one command on a MongoDB server | [`run_command`](Pool::run_command), [`run`](Pool::run) |
 /// | discard all connections | [`clear`](Self::clear) |
 /// | see what it does | [`status`](Self::status), [`metrics`](Self::metrics), [`subscribe`](Self::subscribe), [`holders`](Self::holders) |
-/// | end | [`close`](Self::close), then [`closed`](Self::closed) |
+/// | shut it down | [`close`](Self::close), then [`closed`](Self::closed) |
 ///
 /// A pool starts paused. [`Pool::ready`] makes it serve check-outs, and [`Pool::clear`] pauses it again. The monitors
 /// of a [`Client`](crate::Client) do both for the client's pools. If you build a pool yourself, your application must
@@ -88,20 +88,20 @@ use crate::pool::sync::Contained;
 /// `maxIdleTimeMS` is set, or if the pool has a subscriber or accounts for holders). A check-out that finds its
 /// connection in another thread's stack reads the clock.
 ///
-/// The first check-out to wait takes a lock for a few steps. So do a check-out that gives up or whose waker changes,
-/// and a check-in that serves the last waiter. About two in 64 waiting check-outs take the lock, if it is free, to
+/// A check-out takes a lock for a few steps if it is the first to wait, if it gives up, or if its waker changes. So
+/// does a check-in that serves the last waiter. About two in 64 waiting check-outs take the lock, if it is free, to
 /// manage the queue's memory. Such a check-out may allocate a segment of 4 KiB; the memory for a burst of check-outs is
 /// freed once the burst is over. While a check-out is opening a connection, or others are waiting behind a check-out
 /// that gave up, each check-in that serves a check-out takes the lock. The number of these steps does not depend on the
 /// number of waiters. A thread that finds the lock held leaves its section to the holder, which runs up to 32 such
-/// sections for others, first come, first served. If the thread that holds the lock is preempted, other threads back
+/// sections for other threads in order of arrival. If the thread that holds the lock is preempted, other threads back
 /// off: they retry after pauses, then yield, and after about a millisecond sleep for 50 µs at a time. Opening and
 /// closing connections, `ready`, `clear`, `close` and `status` also take short locks.
 ///
 /// # Panics
 ///
-/// The pool catches the panic of a waker that it wakes or drops. No other waiter loses its wake-up, and the call that
-/// used the waker continues. The panic hook is called as usual.
+/// If a waker panics when the pool wakes or drops it, the pool catches the panic. No other waiter loses its wake-up,
+/// and the call that used the waker continues. The panic hook is called as usual.
 ///
 /// # Runtimes
 ///
@@ -126,24 +126,24 @@ use crate::pool::sync::Contained;
 /// # Forking
 ///
 /// A pool notices when it is used in a forked child, and clears itself there ("Forking" in the specification). It
-/// increments its generation, and starts again, paused, on the runtime that the child uses it on. It gives up the
-/// connections that it inherited, without sending anything on them. Connections that were checked out at the time of
-/// the fork still belong to the parent and must not be used in the child. Dropping them there is allowed.
+/// increments its generation, and starts over as a paused pool on the runtime on which the child uses it. It gives up
+/// the connections that it inherited, without sending anything on them. Connections that were checked out at the time
+/// of the fork still belong to the parent and must not be used in the child. Dropping them there is allowed.
 ///
-/// For a subscriber, the child's pool continues the parent's pool, so counts made from the events remain correct in the
-/// child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
+/// For a subscriber, the child's pool continues the parent's pool, so counts derived from the events remain correct in
+/// the child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
 /// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. The numbers of new
 /// connections continue the numbers of the parent's pool. A call that another thread was making to the pool at the time
-/// of the fork does not emit any further events in the child. If that call was telling subscribers of a check-out or a
-/// check-in, the child considers the event delivered.
+/// of the fork does not emit any further events in the child. If that call was notifying subscribers of a check-out or
+/// a check-in, the child considers the event delivered.
 ///
 /// The parent's work does not continue in the child, even if the child inherits a runtime. The background task does not
-/// run there, and connections that were being opened stay unopened. A check-out that was waiting at the time of the
+/// run there, and connections that were being opened are abandoned. A check-out that was waiting at the time of the
 /// fork fails with [`PoolClearedError`](crate::PoolClearedError) when the child polls it. Nothing in the child wakes
 /// such a check-out, so do not rely on this error. The resources of such futures are leaked: the socket of a connection
 /// that was being established stays open in the child.
 ///
-/// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
+/// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password anew, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child and are not wiped from its memory.
 ///
 /// A child that starts any thread can hang, because the standard library takes a global lock when a thread begins or
@@ -199,8 +199,8 @@ impl<E: Establish> Pool<E> {
     /// Checks out a connection.
     ///
     /// Returns an available connection, or opens one within `maxPoolSize` and `maxConnecting`. Otherwise the check-out
-    /// waits its turn, in order of arrival, for a connection to be checked in. While its new connection is being
-    /// opened, a check-out takes another connection that is checked in sooner.
+    /// waits its turn, in order of arrival, for a connection to be checked in. If another connection is checked in
+    /// while the new connection is being opened, the check-out takes that connection.
     ///
     /// `timeoutMS` ([`PoolBuilder::timeout`]) limits the whole check-out. Without it, `waitQueueTimeoutMS` limits the
     /// time in the queue (by default there is no limit), and only the establisher limits how long opening a connection
@@ -226,7 +226,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`CheckOutError`] says why there is no connection, and [whether to retry](CheckOutError::is_retryable).
+    /// [`CheckOutError`] says why the check-out failed, and [whether to retry](CheckOutError::is_retryable).
     ///
     /// # Cancel safety
     ///
@@ -293,8 +293,8 @@ impl<E: Establish> Pool<E> {
     /// closed, or if its generation differs from [`Clear::only_at_generation`].
     ///
     /// Waiting check-outs fail at once with [`PoolClearedError`](crate::PoolClearedError). Connections in use are
-    /// closed when they come back. With [`Clear::interrupt_in_use_connections`] their operations are interrupted. The
-    /// pool stays paused until [`Pool::ready`] is called.
+    /// closed when they are checked in. With [`Clear::interrupt_in_use_connections`], their operations are interrupted.
+    /// The pool stays paused until [`Pool::ready`] is called.
     ///
     /// Clearing a paused pool increments its generation and replaces the cause, or removes it if none is given. It does
     /// not emit an event.
@@ -319,8 +319,8 @@ impl<E: Establish> Pool<E> {
     /// Closes the pool permanently.
     ///
     /// Available connections are closed at once, pending connections when their tasks notice the close, and connections
-    /// in use when they come back. From then on, all check-outs fail, including those that are waiting. Dropping the
-    /// last handle has the same effect. [`closed`](Self::closed) waits until all connections are closed.
+    /// in use when they are checked in. From then on, all check-outs fail, including those that are waiting. Dropping
+    /// the last handle has the same effect. [`closed`](Self::closed) waits until all connections are closed.
     pub fn close(&self) {
         self.here().shared.close();
     }
@@ -335,8 +335,8 @@ impl<E: Establish> Pool<E> {
     /// runtime.
     ///
     /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
-    /// next, or when its future is dropped. That may be after this completes. This may also complete while a subscriber
-    /// is still being told that a check-out has started.
+    /// next, or when its future is dropped. That may be after `closed` completes. `closed` may also complete while a
+    /// subscriber is still being notified that a check-out has started.
     ///
     /// # Cancel safety
     ///
@@ -345,7 +345,7 @@ impl<E: Establish> Pool<E> {
         self.closed_but_for(0).await;
     }
 
-    /// Like [`closed`](Self::closed), but up to `kept` connections may be left.
+    /// Like [`closed`](Self::closed), but completes even if up to `kept` connections remain.
     pub(crate) async fn closed_but_for(&self, kept: u32) {
         // After a fork, this waits for the child's pool.
         while fork::own(self.here().closed_here(kept)).await.is_err() {}
@@ -406,15 +406,15 @@ impl<E: Establish> Pool<E> {
         self.here().core.metrics()
     }
 
-    /// Returns a function that returns the pool's metrics while the pool has a handle.
+    /// Returns a function that returns the pool's metrics, or `None` once the pool has no more handles.
     #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
     pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
         let pool = self.downgrade();
         move || pool.upgrade().map(|pool| pool.metrics())
     }
 
-    /// Returns the generation of a service and the number of connections to it, in load-balanced mode.
-    /// `None` if there are no connections to it.
+    /// Returns the generation of a service and the number of connections to it, in load-balanced mode. Returns `None`
+    /// if there are no connections to the service.
     #[must_use]
     pub fn service(&self, service_id: impl Into<ServiceId>) -> Option<ServiceStatus> {
         self.here().core.service(service_id.into())
@@ -426,7 +426,7 @@ impl<E: Establish> Pool<E> {
         self.core.address()
     }
 
-    /// Returns the pool's options, with its present sizes ([`resize`](Self::resize)).
+    /// Returns the pool's options, with its current sizes ([`resize`](Self::resize)).
     pub fn options(&self) -> PoolOptions {
         self.here().core.present_options()
     }
@@ -462,7 +462,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.environment().living_runtime()
     }
 
-    /// Returns the establisher, which opens the pool's connections: the last establisher that the pool was
+    /// Returns the establisher that opens the pool's connections, which is the establisher that the pool was last
     /// [given](Self::replace_establisher).
     #[must_use]
     pub fn establisher(&self) -> &E {
@@ -475,8 +475,8 @@ impl<E: Establish> Pool<E> {
     /// A subscriber that holds a handle to the same pool keeps the pool open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
         let core = &self.here().core;
-        // First, so that a thread that finds the subscriber also finds the reason to emit events. In the other order,
-        // the subscriber could be told of a use's beginning but not of its end.
+        // Done first, so that a thread that finds the subscriber also finds the reason to emit events. In the other
+        // order, the subscriber could be notified of the beginning of a use but not of its end.
         core.heed_listeners();
         core.environment().publisher.subscribe(Arc::new(subscriber));
     }
@@ -550,7 +550,7 @@ impl<E: Establish> Pool<E> {
         })
     }
 
-    /// Checks out a connection for an operation, whose time is up at `end`, according to this limit.
+    /// Checks out a connection for an operation, which times out at `end` because of `limit`.
     pub(crate) fn check_out_within_operation(
         &self,
         end: Instant,
@@ -616,8 +616,8 @@ impl<E: Establish> Pool<E> {
 
 impl<E: Establish> Drop for Shared<E> {
     fn drop(&mut self) {
-        // A forked child does not close its parent's pool, because threads that the child does not have may hold the
-        // pool's locks. And it does not drop the pool, because its connections belong to the parent.
+        // A forked child does not close its parent's pool, because threads that do not exist in the child may hold the
+        // pool's locks. It does not drop the pool either, because its connections belong to the parent.
         if self.core.environment().is_inherited() {
             std::mem::forget(self.core.clone());
         } else {

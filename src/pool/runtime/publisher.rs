@@ -1,4 +1,4 @@
-//! The publisher, which passes events from the core on to the subscribers.
+//! The publisher, which passes events on from the core to the subscribers.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +10,7 @@ use crate::pool::sync::contain;
 /// Receives the events of a pool.
 ///
 /// A subscriber is called on a thread that is inside a call to the pool, and never under a lock of the pool. If it
-/// panics, the pool catches the panic and the event counts as delivered. Every `Fn(&PoolEvent)` is a subscriber.
+/// panics, the pool catches the panic, and considers the event delivered. Every `Fn(&PoolEvent)` is a subscriber.
 ///
 /// # Order
 ///
@@ -24,17 +24,17 @@ use crate::pool::sync::contain;
 ///
 /// # What a slow subscriber costs
 ///
-/// The frequent events are check-outs (started, failed, checked out) and check-ins. Each call delivers its own. So a
-/// slow subscriber slows down each call in proportion to the call's own events. It also holds up the connection that it
-/// is told about: a connection that is checked in becomes available to others only after the subscribers have been
-/// told.
+/// The frequent events are check-outs (started, failed, checked out) and check-ins. Each call delivers its own events
+/// of these kinds. So a slow subscriber slows down each call in proportion to the call's own events. It also holds up
+/// the connection that an event is about: a connection that is checked in becomes available to others only after the
+/// subscribers have received the event.
 ///
 /// All other events go through a queue, one at a time, and the callers of the pool take turns to deliver them. A call
 /// that emits a queued event delivers at most 32 events before the next such call takes over. If there is no other
 /// call, it delivers all events that are queued. A call may leave up to 32 events behind for another call to deliver.
-/// If more events than that would be left, the call waits until there is room. A call with a frequent event to deliver
-/// first waits for the events that are already queued, because they may have to come first. So the queue does not grow
-/// over time. A call is delayed at most by the events that were queued before its own, by one turn of 32, and by any
+/// If it would leave more events, it waits until there is room. A call with a frequent event to deliver first waits for
+/// the events that are already queued, because they may have to be delivered first. So the queue does not grow over
+/// time. A call is delayed at most by the events that were queued before its own, by one turn of 32, and by any
 /// subscriber call in progress that has caused a queued event.
 ///
 /// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take a long
@@ -42,7 +42,7 @@ use crate::pool::sync::contain;
 ///
 /// # What a subscriber must not do
 ///
-/// A subscriber may use the pool and other pools. The events of these calls come after the current event.
+/// A subscriber may use the pool and other pools. The events of these calls are delivered after the current event.
 ///
 /// It must not wait for another thread or task that uses the same pool, for example by sending to a full channel whose
 /// receiver uses the pool. That other call may be waiting for the subscriber.
@@ -66,7 +66,7 @@ pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 /// How callers share the delivery of queued events. The documentation of `Subscriber` states these numbers.
 ///
 /// With these numbers, a subscriber that takes 20 µs delays a caller by at most about a millisecond. A subscriber that
-/// only counts is called often enough in a row to outweigh the cost of switching threads.
+/// only increments a counter is called often enough in a row to outweigh the cost of switching threads.
 const SHARE: Share = Share { turn: 32, room: 32 };
 
 /// The events of a pool, its subscribers, and its log.
@@ -112,7 +112,7 @@ impl Publisher {
         !self.subscribers.is_empty()
     }
 
-    /// Returns whether events may be queued, perhaps for a log that is no longer read.
+    /// Returns whether events may be queued. They may have been queued for a log that is no longer read.
     pub(super) fn may_have_events(&self) -> bool {
         self.has_subscribers() || self.log.is_some()
     }
@@ -184,7 +184,7 @@ impl<T> FromIterator<T> for List<T> {
 impl<T> List<T> {
     pub(super) fn add(&self, item: T) {
         let (mut end, mut entry) = (self, Box::new(Entry { item, others: Self::default() }));
-        // Fails if another thread just added an entry here.
+        // Fails if another thread has just added an entry here.
         while let Err(refused) = end.0.set(entry) {
             entry = refused;
             end = &end.0.get().expect("BUG: a list has neither an end nor an entry").others;

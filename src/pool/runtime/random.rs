@@ -31,7 +31,8 @@ pub(crate) fn random_fraction() -> f64 {
 pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     if getrandom::fill(&mut bytes).is_err() {
-        // The keys of a `RandomState` are random, but a child inherits them.
+        // The keys of a `RandomState` are random, but a forked child inherits them. So the process number and the time
+        // are hashed as well.
         for part in bytes.chunks_mut(8) {
             let number = RandomState::new().hash_one((process::id(), SystemTime::now()));
             part.copy_from_slice(&number.to_ne_bytes()[..part.len()]);
@@ -66,7 +67,7 @@ mod tests {
         use super::super::fork::{tests::in_child, watch};
 
         watch();
-        // The parent drew from both generators before the fork.
+        // The parent has used its generator before the fork.
         let _ = (random_number(), random_fraction());
         let drawn = || {
             let fraction = random_fraction();

@@ -10,11 +10,11 @@ impl<E: Establish> Pool<E> {
     /// Replaces all connections, for instance because the password or the certificate for new connections has changed.
     ///
     /// A check-out that begins after this call has returned never gets an old connection. Old connections are closed
-    /// with the reason "stale": available connections at once, connections in use when they come back, and pending
-    /// connections once they are open. The pool stays ready, and no check-out fails: check-outs that are waiting get new
-    /// connections. Only a check-out that has begun to open a connection may still get that connection, and closes it
-    /// when it comes back. The background task opens up to `minPoolSize` connections. The generation is incremented, but
-    /// no `PoolCleared` event is emitted. Does nothing to a closed pool.
+    /// with the reason "stale": available connections at once, connections in use when they are checked in, and pending
+    /// connections once they are open. The pool stays ready, and no check-out fails: check-outs that are waiting get
+    /// new connections. A check-out that had already begun to open a connection may still get that connection, which is
+    /// then closed at check-in. The background task opens up to `minPoolSize` connections. The generation is
+    /// incremented, but no `PoolCleared` event is emitted. Does nothing to a closed pool.
     ///
     /// [`Pool::clear`] is for a *server* that has failed: it pauses the pool and fails the waiting check-outs.
     #[doc(alias("rotate", "evict", "recycle", "soft_evict_connections"))]
@@ -30,7 +30,7 @@ impl<E: Establish> Pool<E> {
 
     /// Opens all further connections with another establisher, and [renews](Self::renew) the pool.
     ///
-    /// From now on, the new establisher also checks, drains and closes the connections that earlier establishers have
+    /// From then on, the new establisher also checks, drains and closes the connections that earlier establishers have
     /// opened. The pool's first establisher continues to judge their [condition](Establish::condition), and all earlier
     /// establishers are dropped with the pool.
     pub fn replace_establisher(&self, establish: E) {

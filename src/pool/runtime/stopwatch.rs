@@ -1,4 +1,4 @@
-//! The clock for a pool's durations.
+//! The clock that measures a pool's durations.
 
 use quanta::Clock;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ pub(super) enum Stopwatch {
 
 impl Stopwatch {
     /// Starts a stopwatch with the fast clock. The first stopwatch in a process is calibrated against the system's
-    /// clock, which takes about 1 ms, and at most 200 ms.
+    /// clock, which usually takes about 1 ms, and at most 200 ms.
     pub(super) fn fast() -> Self {
         let clock = Clock::new();
         Self::Fast { start: clock.raw(), clock }

@@ -1,7 +1,7 @@
 //! Time limits that work on every executor.
 //!
-//! A tokio timer must be created on a runtime. A pool and its connections know a runtime, so a future that another
-//! executor polls borrows a timer from that runtime.
+//! A tokio timer must be created on a runtime. A pool and its connections have a runtime. A future that is polled by
+//! another executor borrows a timer from that runtime.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -22,8 +22,8 @@ pub(crate) enum Lapse {
 
 /// Waits for `future` until `at`.
 ///
-/// `lender` returns the runtime whose timer is used if the caller is not on a runtime. If it returns `None`, `future`
-/// is never polled.
+/// If the caller is not on a runtime, a timer of the runtime that `lender` returns is used. If `lender` returns `None`,
+/// `future` is never polled.
 pub(crate) async fn within<F: Future>(
     at: Instant,
     lender: impl FnOnce() -> Option<Handle>,
@@ -33,7 +33,8 @@ pub(crate) async fn within<F: Future>(
         return timeout_at(at, future).await.map_err(|_| Lapse::TimeUp);
     }
     let runtime = lender().ok_or(Lapse::NoRuntime)?;
-    // The timer is in a task: a timer panics if it is polled after its runtime has ended, but a task is cancelled.
+    // The timer runs in a task, because a timer panics if it is polled after its runtime has ended. A task is cancelled
+    // instead.
     let mut timer = AbortedOnDrop(runtime.spawn(sleep_until_there(at)));
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -60,8 +61,8 @@ pub(super) async fn polled_at<F: Future>(at: Instant, future: F) -> Option<F::Ou
 }
 
 fn is_on_runtime() -> bool {
-    // Most callers are in a task, and its id is cheap to read. Getting the handle increments a reference count, on a
-    // cache line that all CPU cores of the runtime share.
+    // Most callers are in a task, whose id is cheap to read. Getting the handle increments a reference count, on a
+    // cache line that all threads of the runtime share.
     tokio::task::try_id().is_some() || Handle::try_current().is_ok()
 }
 
@@ -74,7 +75,7 @@ pub(crate) async fn on_runtime<F: Future>(runtime: &Handle, future: F) -> Result
     if is_on_runtime() {
         return Ok(future.await);
     }
-    // A runtime that has ended cancels every task.
+    // A runtime that has ended cancels every task that is spawned on it.
     runtime.spawn(async {}).await.map_err(|_ended| Lapse::NoRuntime)?;
     let mut future = pin!(future);
     Ok(poll_fn(|context| {

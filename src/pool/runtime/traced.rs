@@ -64,8 +64,8 @@ async fn observe<'p, E: Establish>(pool: &'p Pool<E>, waiting: Waiting<'p, E>, s
     acquired
 }
 
-/// Returns the span of an establishment. `cause` is the span of the check-out that requested the connection. It is not
-/// the parent, because an establishment may outlive the check-out.
+/// Returns the span of an establishment. `cause` is the span of the check-out that requested the connection. The cause
+/// is not the parent, because an establishment may outlive the check-out.
 pub(super) fn establishment(address: &str, connection_id: u64, in_background: bool, cause: Option<&Span>) -> Span {
     let span = debug_span!(
         target: TARGET,
@@ -86,7 +86,7 @@ pub(super) fn failed(span: &Span, error: &CheckOutError) {
     span.record("error", display(PrintableError(error)));
 }
 
-/// A waiting check-out. The drop of this value warns if the check-out was slow.
+/// A waiting check-out. Dropping this value logs a warning if the check-out was slow.
 struct Timed<'p, E: Establish> {
     pool: &'p Pool<E>,
     since: u64,
@@ -146,8 +146,8 @@ impl SlowCheckOuts {
         Duration::from_nanos(self.threshold)
     }
 
-    /// Notes a check-out that ends at `now` after waiting for `waited`, both in nanoseconds. If it should be reported,
-    /// returns how many have gone unreported since the last report.
+    /// Records a check-out that ends at `now` after waiting for `waited`, both in nanoseconds. If the check-out should
+    /// be reported, returns how many slow check-outs have gone unreported since the last report.
     fn report(&self, waited: u64, now: u64) -> Option<u64> {
         if waited < self.threshold {
             return None;

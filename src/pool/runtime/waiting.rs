@@ -26,9 +26,9 @@ use crate::pool::sync::{Contained, Watch};
 
 enum Opened<E: Establish> {
     Ended(opening::Acquired<E>),
-    /// Another connection came back first.
+    /// Another connection was returned first.
     Returned(Idle<TokioEnvironment<E>>),
-    /// The runtime of the opening task has ended, and the permit is gone with the task.
+    /// The runtime of the opening task has ended, and the permit was dropped with the task.
     RuntimeEnded,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct TimeLimits {
     begun: Instant,
     /// When the whole check-out times out, and under which limit.
     whole: Option<(Instant, TimeLimit)>,
-    /// When the check-out times out if it is still in the queue, or checks a connection.
+    /// When the check-out times out if it is still in the queue or is checking a connection.
     queue: Option<Instant>,
     /// Whether the caller polls the check-out at each of these instants, so that no timer is needed.
     by_caller: bool,
@@ -59,7 +59,8 @@ impl TimeLimits {
         }
     }
 
-    /// Returns the limits for a thread that enforces them itself, and whose check-out may take this long in total.
+    /// Returns the limits for a thread that enforces them itself. `limit`, if given, is how long the check-out may take
+    /// in total.
     pub(super) fn kept_by_thread(self, limit: Option<Duration>) -> Self {
         let whole = match limit {
             Some(limit) => self.begun.checked_add(limit).map(|at| (at, TimeLimit::Deadline)),
@@ -68,7 +69,7 @@ impl TimeLimits {
         Self { whole, by_caller: true, ..self }
     }
 
-    /// Puts the limit in the queue off by the time that an opening took, which does not count.
+    /// Postpones the limit for the queue by the duration of an opening, which does not count as time in the queue.
     fn put_off(&mut self, opening_took: Duration) {
         self.queue = self.queue.and_then(|at| at.checked_add(opening_took));
     }
@@ -83,7 +84,7 @@ impl TimeLimits {
         [queue, self.whole].into_iter().flatten()
     }
 
-    /// Returns the limit that is reached first by a check-out in the queue.
+    /// Returns the limit that a check-out in the queue reaches first.
     fn in_queue(&self) -> Option<(Instant, TimeLimit)> {
         self.all().min_by_key(|(at, _)| *at)
     }
@@ -178,7 +179,7 @@ impl<E: Establish> Pool<E> {
             return Ok(());
         }
         let is_over = || !core.is_suspended() || core.state().phase == Phase::Closed;
-        // A forked child that drops a waiting check-out leaks this future.
+        // A forked child leaks this future instead of dropping it, so it does not take the lock of the watch's list.
         let mut change = Watch::new(&core.environment().changed);
         let over = poll_fn(|context| {
             // event-listener cannot handle a panicking waker.
@@ -189,7 +190,8 @@ impl<E: Establish> Pool<E> {
         waited.map_err(|lapsed| self.error_of(lapsed, limits))
     }
 
-    /// Refuses a check-out that would be served too late, if the pool's options say so.
+    /// Refuses a check-out that would be served too late, if
+    /// [`PoolOptions::refuse_late`](crate::PoolOptions::refuse_late) is set.
     fn refuse_late(&self, limits: &TimeLimits) -> Result<(), CheckOutError> {
         let core = &self.core;
         if !core.options().refuse_late {
@@ -241,18 +243,18 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Spawns a task that opens a connection. Waits, up to the limit, for that connection or for another connection
-    /// that comes back sooner. In a pool that does not spawn tasks, the opening is part of this future.
+    /// that is returned sooner. In a pool that does not spawn tasks, the opening is part of this future.
     ///
-    /// If another connection comes first, or the time is up, the new connection goes to the next waiter or becomes
-    /// available once it is open. If another connection comes before the new connection is created, the new connection
-    /// is never created.
+    /// If another connection is returned first, or the time is up, the new connection goes to the next waiter or
+    /// becomes available once it is open. If another connection is returned before the new connection has been created,
+    /// the new connection is never created.
     ///
-    /// If both have arrived, the check-out takes the returned connection. So it succeeds even if its own connection
-    /// could not be opened.
+    /// If both outcomes are present at a poll, the check-out takes the returned connection. So it succeeds even if its
+    /// own connection could not be opened.
     async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
-        // A connection may have come back between the grant of the permit and this poll.
+        // A connection may have been returned between the grant of the permit and this poll.
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Opened::Returned(idle);
         }
@@ -284,7 +286,7 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Waits for the outcome of the check-out's own opening, which may be a task.
+    /// Waits for the outcome of the check-out's own opening, which may run in a task.
     async fn opened(
         &self,
         request: &OpenRequest<E>,
@@ -293,7 +295,7 @@ impl<E: Establish> Pool<E> {
         home: &Home,
     ) -> Opened<E> {
         match outcome.await {
-            // The connection is useless, because no driver moves its bytes any more.
+            // The connection is unusable, because the I/O driver of its runtime has stopped.
             Ok(Ok(_idle)) if home.has_ended() => Opened::RuntimeEnded,
             Ok(Ok(idle)) => {
                 request.end_opening();
@@ -316,19 +318,19 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Waits, as an opener, for a connection that comes back. Skips stale connections.
+    /// Waits, as an opener, for a connection that is returned. Skips stale connections.
     async fn returned(&self) -> Idle<TokioEnvironment<E>> {
         loop {
             let idle = self.core.acquire_as_opener().await;
             if !idle.is_stale() {
                 return idle;
             }
-            // The pool was cleared or closed between the grant and this poll, so the connection is skipped.
+            // The pool was cleared or closed between the grant and this poll.
         }
     }
 }
 
-/// Waits for `future`, running the opening at the same time if there is one.
+/// Waits for `future`. If there is an `opening`, polls it at the same time.
 async fn beside<T>(mut opening: Option<impl Future + Unpin>, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 /// The back-off of a thread that waits for another thread to finish a few stores. It starts with short pauses. If they
-/// do not suffice, the other thread must have been preempted, so this thread yields, which does not take time from
-/// other threads. It sleeps only after many yields: if this thread has a higher priority, the system may not run the
-/// other thread while this thread is ready.
+/// do not suffice, the other thread must have been preempted, so this thread yields, which leaves the core to other
+/// threads. It sleeps only after many yields: if this thread has a higher priority, the system may not run the other
+/// thread while this thread is ready.
 ///
 /// It must not sleep early. A thread may be given a lock while it sleeps, and then delays all others until it wakes up.
 /// When threads slept after 64 yields, a nearly saturated pool on 64 simulated cores reached a third of its current
@@ -19,9 +19,9 @@ pub(crate) struct Backoff {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Backoff {
-    /// The number of pauses of about 20 ns before the other thread is assumed to be preempted.
+    /// The number of pauses, about 20 ns each, after which the other thread is assumed to have been preempted.
     const SPINS: u32 = 128;
-    /// The number of yields before sleeping: about a millisecond if no other thread is ready.
+    /// The number of yields before the first sleep. They take about a millisecond if no other thread is ready.
     const YIELDS: u32 = 2_048;
     /// Roughly how long a system with as many threads as cores takes to run a preempted thread again.
     const NAP: Duration = Duration::from_micros(50);

@@ -12,27 +12,27 @@ use super::census;
 use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 
 /// A lock for short sections that many cores enter constantly. Such a section has a bounded number of steps, and does
-/// not make system calls, run user code or wait. The wait list's sections do not allocate; a section of the queue of
-/// events may grow the queue.
+/// not make system calls, run user code or wait. The wait list's sections do not allocate, but a section of the event
+/// queue may grow the queue.
 ///
 /// # Requests
 ///
-/// A thread that finds the lock held watches it for about as long as a section or two take. Then, or at once if others
-/// have left requests, it leaves a request and watches only that request. The holder serves all requests before it
-/// releases the lock, first come, first served:
+/// A thread that finds the lock held watches it for about as long as one or two sections take. Then, or at once if
+/// other threads have left requests, it leaves its own request and watches only that request. The holder serves all
+/// requests before it releases the lock, first come, first served:
 ///
 /// - A section that was passed to [`run`](Self::run) is run by the holder. So the guarded value stays in the holder's
-///   cache, and a section costs the transfer of its request, however many threads wait. A thread that is preempted
-///   while it waits for its section does not delay any other thread.
+///   cache, and a section costs only the transfer of its request, no matter how many threads wait. A thread that is
+///   preempted while it waits for its section does not delay any other thread.
 /// - A thread that wants the lock itself ([`lock`](Self::lock)) is given the lock. It then serves the later requests.
 /// - After [`MOST_SERVED`](Self::MOST_SERVED) sections, the holder gives the lock to the next thread, which continues.
 ///
-/// A request that comes after the holder's last check is left behind. The lock is then free, so the thread of the first
-/// such request takes the lock and serves all of them. That thread must still be waiting: a holder takes all requests
-/// of the list at once, so the first request of a list is served only after the list has been taken.
+/// A request that arrives after the holder's last check is not served by that holder. The holder then releases the
+/// lock, so the thread of the first such request takes the lock and serves all of them. That thread is certain to be
+/// waiting still: a holder takes the whole list at once, so no request is served before its list has been taken.
 ///
-/// A holder therefore runs other threads' sections. These do not take locks, and their panics are raised on their own
-/// threads, so the holder may hold other locks, and may be unwinding.
+/// A holder therefore runs other threads' sections. Those sections take no locks, and their panics are raised on the
+/// threads that requested them. So the holder may hold other locks, and may even be unwinding.
 ///
 /// This pays off where many cores contend. With a plain spin lock, 16, 32 and 64 simulated cores completed 0.48, 0.31
 /// and 0.27 times as many operations in the case `edge`, in which the queue is often empty. With up to four cores there
@@ -41,12 +41,11 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 /// # How long it takes
 ///
 /// A section takes as long as its few cache lines take to arrive: about ten nanoseconds each. A thread with a request
-/// waits for the sections that were requested before its own, and for sections of threads that get the lock without a
-/// request. Because a holder serves the requests before it releases the lock, there are few sections of the second
-/// kind.
+/// waits for the sections that were requested before its own, and for sections of threads that take the lock without a
+/// request. The second kind is rare, because a holder serves the requests before it releases the lock.
 ///
 /// If the holder is preempted inside its section, the others also wait until the system runs the holder again. On a
-/// busy machine that takes a time slice of some milliseconds. A waiting thread yields, and after about a millisecond
+/// busy machine that takes a time slice of a few milliseconds. A waiting thread yields, and after about a millisecond
 /// sleeps for 50 µs between checks ([`Backoff`]). Short sections make preemption inside them rare. A thread that is
 /// given the lock while it is preempted or asleep delays the others in the same way.
 ///
@@ -59,11 +58,11 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 pub struct BriefLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
-    /// The last request, which leads to the earlier requests, or null.
+    /// The most recent request, which links to the earlier requests, or null.
     requests: AtomicPtr<Request<T>>,
 }
 
-// SAFETY: the lock gives access to the value to one thread at a time, so `T` must be `Send`. Everything that moves
+// SAFETY: the lock lets only one thread at a time access the value, so `T` must be `Send`. Everything that moves
 // between threads with a request is `Send`: see `run`.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for BriefLock<T> {}
@@ -74,15 +73,15 @@ unsafe impl<T: Send> Send for BriefLock<T> {}
 /// A held lock. The guard must stay on its thread.
 pub struct BriefGuard<'l, T> {
     lock: &'l BriefLock<T>,
-    /// The requests that came with the lock, in order.
+    /// The requests that this guard took over together with the lock, in order.
     left: *const Request<T>,
     on_this_thread: PhantomData<*mut T>,
 }
 
 /// The request of a waiting thread. It stays on that thread's stack until its state says that it was served.
 ///
-/// INV-13 (requests stay): while a request is in the lock's list and its state is `WAITS`, it stays in place. Only the
-/// holder of the lock then touches `next`, and the contents of the `Errand` whose section `run` runs.
+/// INV-13 (requests stay): while a request is in the lock's list and its state is `WAITS`, it stays in place. During
+/// that time, only the holder of the lock touches `next` and the contents of the `Errand` whose section `run` runs.
 #[derive(Debug)]
 #[repr(C)]
 struct Request<T> {
@@ -90,8 +89,8 @@ struct Request<T> {
     state: AtomicU32,
     /// The previous request, or the following one once a holder has taken the list.
     next: UnsafeCell<*const Self>,
-    /// Runs the request's section; the request is then the first field of an `Errand`. `None` if the thread wants the
-    /// lock for itself.
+    /// Runs the request's section, in which case the request is the first field of an `Errand`. `None` if the thread
+    /// wants the lock for itself.
     run: Option<Run<T>>,
 }
 
@@ -111,7 +110,8 @@ impl<T> Request<T> {
     }
 }
 
-/// Lets a model detect that the request is gone: any access by the holder that is not ordered before this is a race.
+/// Lets a model detect accesses to a request that is gone: any access by the holder that is not ordered before this
+/// drop is a race.
 #[cfg(loom)]
 impl<T> Drop for Request<T> {
     fn drop(&mut self) {
@@ -119,7 +119,7 @@ impl<T> Drop for Request<T> {
     }
 }
 
-/// A section that is waiting to be run, and its outcome. On separate cache lines.
+/// A section that is waiting to be run, and its outcome. Each errand has its own cache lines.
 #[repr(C, align(64))]
 struct Errand<T, F, R> {
     request: Request<T>,
@@ -129,7 +129,7 @@ struct Errand<T, F, R> {
 
 #[allow(unsafe_code)]
 impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
-    /// Runs the section. Stores a panic for the section's own thread.
+    /// Runs the section. Stores a panic, which is later raised on the section's own thread.
     ///
     /// # Safety
     ///
@@ -203,7 +203,7 @@ impl<T> BriefLock<T> {
         }
     }
 
-    /// Waits for the lock for about as long as a section or two take, unless others have left requests.
+    /// Waits for the lock for about as long as one or two sections take, unless other threads have left requests.
     #[cold]
     #[inline(never)]
     fn acquire_soon(&self) -> bool {
@@ -237,9 +237,9 @@ impl<T> BriefLock<T> {
 
     #[inline]
     fn release(&self) {
-        // ORD: Release; pairs with the Acquire in `try_acquire`; publishes the changes made under the lock. A store,
-        // because an exchange would wait until the section's writes have reached their cache lines. That costs 2 to 3 %
-        // of a saturated pool's throughput.
+        // ORD: Release; pairs with the Acquire in `try_acquire`; publishes the changes made under the lock. This is a
+        // plain store, because an exchange would wait until the section's writes have reached their cache lines. That
+        // wait costs 2 to 3 % of a saturated pool's throughput.
         self.held.store(false, unless_mutant("brief_lock_releases_nothing", Ordering::Release));
         made_progress();
     }
@@ -280,7 +280,7 @@ impl<T> BriefLock<T> {
     /// # Safety
     ///
     /// `new` points to a new request of this thread, and to its `Errand` if it has one. It stays in place until this
-    /// returns.
+    /// call returns.
     #[allow(unsafe_code)]
     unsafe fn wait(&self, new: *const Request<T>) -> bool {
         // SAFETY: the caller guarantees it.
@@ -306,13 +306,14 @@ impl<T> BriefLock<T> {
                 Request::<T>::HOLDS => return true,
                 _ => {}
             }
-            // If the last holder did not see the first request, it did not see any later request either. Other threads
-            // watch the lock only if the first request's thread seems to be preempted. Relaxed: only a check. Unlike an
-            // attempt to lock, it does not take the cache line away from the holder.
+            // Normally, only the thread of the first request watches the lock: if the last holder missed that request,
+            // it missed all later requests as well. Other threads watch the lock only if that thread seems to have been
+            // preempted. Relaxed: only a check. Unlike an attempt to lock, it does not take the cache line away from
+            // the holder.
             //
-            // A holder releases the lock only after it has served every request that it took. So if this succeeds, this
-            // request is in the list and is served here, or it has been run since the check above. It was not given the
-            // lock, because the lock would then be held.
+            // A holder releases the lock only after it has served every request that it took. So if this attempt
+            // succeeds, the request is in the list and is served here, or it has been run since the check above. It was
+            // not given the lock, because the lock would then be held.
             if (before.is_null() || backoff.is_long()) && !self.held.load(Ordering::Relaxed) && self.try_acquire() {
                 self.serve(ptr::null());
             } else {
@@ -454,8 +455,8 @@ mod tests {
         assert_eq!(*lock.lock(), [THREADS * EACH; 2]);
     }
 
-    /// Starts a thread that runs `section`, and returns once its request is the last in the list. The caller holds the
-    /// lock.
+    /// Starts a thread that runs `section`, and returns once that thread's request is the last in the list. The caller
+    /// holds the lock.
     fn leave_request<'s, T: Send + 's, R: Send + 's>(
         scope: &'s std::thread::Scope<'s, '_>,
         lock: &'s BriefLock<T>,

@@ -1,9 +1,9 @@
 //! event-listener's events, with operations that are single steps in a model.
 //!
-//! An operation on an event is one section under the event's lock. Around the section and before the lock is free
-//! again, event-listener counts references and stores a number, and loom would try to switch threads at each of these
-//! steps. That would reveal nothing about wharf, and event-listener has its own models. So here an operation passes a
-//! turnstile, and loom then runs it to its end. Only the section orders the steps before and after it.
+//! An operation on an event is one section under the event's lock. event-listener also counts references around the
+//! section, and stores a number before it releases the lock. loom would try to switch threads at each of these steps.
+//! That would reveal nothing about wharf, and event-listener has its own models. So here an operation passes a
+//! turnstile, and loom then runs it to completion. Only the section itself orders the steps before it and after it.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;

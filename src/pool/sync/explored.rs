@@ -1,9 +1,10 @@
 //! Wrappers of loom's atomics that make loom explore all orders of their accesses.
 //!
 //! loom decides which orders to try by the *last* access to each object, and a load overwrites the record of an earlier
-//! load. If A loads, then B loads and then B stores, loom compares B's store with B's own load, and never tries B's
-//! store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics therefore pass
-//! after a handful of executions, which do not include the interesting executions (seen with loom 0.7.2).
+//! load. If thread A loads, and thread B then loads and stores, loom compares B's store with B's own load, and never
+//! tries B's store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics
+//! therefore pass after a handful of executions, and the interesting executions are not among them (observed with loom
+//! 0.7.2).
 //!
 //! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion of the atomic. These
 //! operations depend on each other, whatever kind of access follows, so loom tries all their orders. Because they are
@@ -14,7 +15,7 @@
 //! loom may switch threads at the turnstile and at the access after it. A switch between the two cannot reveal anything
 //! that a switch before or after both does not. So loom does not explore that switch ([`Turnstile::step`]). The
 //! exceptions are accesses for which loom also has to choose the value that is read: loads, and read-modify-writes of
-//! an atomic that was also stored to. loom has only one setting for both choices.
+//! an atomic that was also stored to. loom has only one setting, which covers both choices.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool as Flag;
@@ -34,8 +35,8 @@ impl Turnstile {
         self.0.fetch_add(0, Ordering::Relaxed);
     }
 
-    /// Passes, and calls `f` without exploring switches to other threads during the call. `f` must not wait or pass
-    /// another turnstile.
+    /// Passes the turnstile, and then calls `f` without exploring switches to other threads during the call. `f` must
+    /// not wait or pass another turnstile.
     pub(crate) fn step<R>(&self, f: impl FnOnce() -> R) -> R {
         self.pass();
         unexplored(f)
@@ -81,7 +82,8 @@ macro_rules! explored {
                 Self { turnstile: Turnstile::new(), stored: Flag::new(false), value: atomic::$atomic::new(value) }
             }
 
-            /// Calls `change`, which reads the newest value. Two plain stores may both be the newest.
+            /// Calls `change`, which reads the newest value. After two unordered plain stores, either value may be the
+            /// newest.
             fn change<R>(&self, change: impl FnOnce(&atomic::$atomic $(<$of>)?) -> R) -> R {
                 self.turnstile.pass();
                 // Checked after the turnstile, because another thread may have stored while this thread was waiting.
@@ -120,7 +122,7 @@ macro_rules! explored {
                 self.change(|present| present.compare_exchange(seen, new, success, failure))
             }
 
-            /// Never fails spuriously, because loom could not see the end of a loop around it.
+            /// Never fails spuriously. Otherwise, loom would never finish exploring a loop around it.
             pub(crate) fn compare_exchange_weak(
                 &self,
                 seen: $value,
@@ -131,7 +133,7 @@ macro_rules! explored {
                 self.compare_exchange(seen, new, success, failure)
             }
 
-            /// Like std's: a load, and compare-and-swaps until one succeeds.
+            /// Works like std's: a load, followed by compare-and-swaps until one succeeds.
             pub(crate) fn fetch_update(
                 &self,
                 success: Ordering,

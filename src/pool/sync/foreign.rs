@@ -1,4 +1,4 @@
-//! Calls of foreign code: wakers, subscribers, establishers, and drops of foreign values.
+//! Calls to foreign code: wakers, subscribers, establishers, and drops of foreign values.
 //!
 //! A waker belongs to the runtime of the task that it wakes, and that runtime's code may panic. Such a panic usually
 //! occurs on a thread that has nothing to do with that task, for example during a check-in, or during a clear that
@@ -36,7 +36,7 @@ impl Contained {
         Arc::new(Self(waker))
     }
 
-    /// Returns whether this waker would wake the same task.
+    /// Returns whether this waker wakes the same task as `waker`.
     #[cfg(feature = "event-listener-queue")]
     pub(crate) fn wakes_as(&self, waker: &Waker) -> bool {
         self.0.will_wake(waker)

@@ -1,8 +1,8 @@
 //! Room for one plain value in front of a slower store: a cache for a single value, without locks and without `unsafe`.
 //!
-//! As in [`Slots`](super::Slots), the value consists of relaxed atomics, which only the thread that holds the room
-//! accesses. A thread holds the room for a few loads and stores. During that time, other threads go to the slower store
-//! instead of waiting, so an operation takes a bounded number of steps.
+//! As in [`Slots`](super::Slots), the value consists of relaxed atomics, and only the thread that holds the room
+//! accesses them. A thread holds the room only for a few loads and stores. During that time, other threads go to the
+//! slower store instead of waiting, so an operation takes a bounded number of steps.
 
 use super::atomic::{AtomicU32, Ordering};
 use super::unless_mutant;
@@ -63,7 +63,7 @@ impl<T: Default> Front<T> {
         placed
     }
 
-    /// Takes hold of the room, if the room is in this state. Returns whether it did.
+    /// Takes hold of the room if it is in this state. Returns whether this succeeded.
     #[inline]
     fn hold(&self, state: u32) -> bool {
         // Relaxed: only a check, which costs less than a failed compare-and-swap.

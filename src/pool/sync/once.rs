@@ -23,8 +23,8 @@ impl<T> OnceLock<T> {
 
     pub(crate) fn get(&self) -> Option<&T> {
         // A value that was set stays set, so its readers need not be ordered among themselves. If this load does not
-        // see a value, the next load makes loom try both orders with `set`. ORD: Acquire; pairs with the Release in
-        // `set`.
+        // see a value, the next load makes loom try the read both before and after `set`. ORD: Acquire; pairs with the
+        // Release in `set`.
         let is_set = self.is_set.load_past_turnstile(Ordering::Acquire) || self.is_set.load(Ordering::Acquire);
         // SAFETY: the value is set, so it is never written again.
         is_set.then(|| self.value.with(|value| unsafe { (*value).as_ref() })).flatten()

@@ -1,14 +1,14 @@
 //! Waiting for a step of another thread in a model.
 //!
-//! A thread that waits by polling makes loom try all orders of its polls. A model in which two threads
-//! wait for a third in this way never ends. Here, a thread polls twice and then sleeps until another thread has made
-//! progress. Only its next poll matters, so the polls in between would reveal nothing.
+//! A thread that waits by polling makes loom try all orders of its polls. A model in which two threads wait for a third
+//! in this way never finishes. Here, a thread polls twice and then sleeps until another thread has made progress. Only
+//! the poll after that progress matters, so polls in between would reveal nothing.
 //!
-//! A thread must not sleep after a poll that read old values, which loom allows. There may be many old values, so a
-//! yield is not enough: it only rules out values that are older than the values already seen. So a thread that pauses
-//! is ordered after all progress so far, and its next poll reads everything that was written before. The same holds for
-//! a thread that is woken. This ordering is stronger than the code promises, but it does not hide anything. loom also
-//! tries the executions in which the waiting thread arrives late and succeeds at its first poll.
+//! loom allows a poll to read old values, and a thread must not sleep after such a poll. There may be many old values,
+//! so a yield is not enough: it only rules out values that are older than the values already seen. So a thread that
+//! pauses is ordered after all progress so far, and its next poll reads everything that was written before. The same
+//! holds for a thread that is woken. This ordering is stronger than the code promises, but it does not hide anything,
+//! because loom also tries the executions in which the waiting thread arrives late and succeeds at its first poll.
 
 use std::cell::RefCell;
 
@@ -46,7 +46,7 @@ pub(crate) fn made_progress() {
 
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// The number of steps before the last poll, starting with the second poll.
+    /// The number of steps that had been made before the last poll. `None` until the second poll.
     seen: Option<u64>,
 }
 

@@ -1,9 +1,9 @@
 //! The backend of `--cfg simulated`: std's primitives, with accesses that a simulated machine observes and orders.
 //!
-//! The simulator is in `scale/`. It runs each core of its machine as a coroutine, all of them on one thread, and knows
-//! the state of each cache line in each core. Each access first calls [`Machine::access`]. The machine then runs other
-//! cores until this access is due, and adds the cost of the access to the core's clock. So the pool runs with the same
-//! code, memory layout and values as when it ships. Only time is simulated.
+//! The simulator is in `scale/`. It runs each core of its machine as a coroutine, all on one thread, and tracks the
+//! state of each cache line in each core. Each access first calls [`Machine::access`]. The machine then runs other
+//! cores until this access is due, and adds the cost of the access to the core's clock. So the pool runs with the code,
+//! memory layout and values that ship. Only time is simulated.
 //!
 //! Each access names its location in the source, so that the simulator can name the words in its reports. Without a
 //! machine, all operations are the operations of std.
@@ -132,7 +132,8 @@ pub(crate) mod atomic {
                 ) -> Result<$value, $value> {
                     let outcome = self.accessed(Update).compare_exchange(seen, new, success, failure);
                     if outcome.is_err() {
-                        // The core speculated on success.
+                        // The core had speculated that the exchange succeeds, so the next access depends on the value
+                        // that was loaded.
                         super::follow();
                     }
                     outcome
@@ -150,7 +151,7 @@ pub(crate) mod atomic {
                     self.compare_exchange(seen, new, success, failure)
                 }
 
-                /// Like std's: a load, and compare-and-swaps until one succeeds.
+                /// Works like std's: a load, followed by compare-and-swaps until one succeeds.
                 #[track_caller]
                 pub(crate) fn fetch_update(
                     &self,
@@ -238,7 +239,7 @@ pub(super) mod sync {
     pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
     pub(crate) struct MutexGuard<'m, T> {
-        // Dropped explicitly, before the machine is told of the release.
+        // Dropped explicitly, before the machine is told about the release.
         value: Option<std::sync::MutexGuard<'m, T>>,
         mutex: &'m Mutex<T>,
         site: Site,
@@ -289,7 +290,7 @@ pub(super) mod sync {
         }
     }
 
-    /// A condition variable that wakes up on its own after a while. None of the simulator's cases wait for it.
+    /// A condition variable whose waits end on their own after a while. None of the simulator's cases wait on it.
     #[derive(Debug)]
     pub(crate) struct Condvar;
 

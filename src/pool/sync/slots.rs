@@ -12,8 +12,8 @@
 //! 2. Thread B takes slots 2 and 1, and puts slot 2 back.
 //! 3. A swaps the top, which is slot 2 again, for slot 1, which B owns.
 //!
-//! Therefore each change of the head increments its tag, and A's swap fails. It can succeed wrongly only if the head
-//! changes a multiple of 2⁴⁰ times between steps 1 and 3. At ten million changes a second, that takes 30 hours.
+//! Therefore each change of the head increments its tag, and A's swap fails. It can wrongly succeed only if the number
+//! of changes between steps 1 and 3 is a multiple of 2⁴⁰. At ten million changes a second, that takes 30 hours.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{OnceLock, unless_mutant};
@@ -24,7 +24,7 @@ const INDEX_BITS: u32 = 24;
 const NONE: u32 = (1 << INDEX_BITS) - 1;
 /// The number of slots in the first segment. Each further segment has twice as many as the previous one.
 const FIRST_SEGMENT: u32 = 16;
-/// The number of segments. Slots beyond these would not have an index.
+/// The number of segments. A further segment would need more index bits.
 const SEGMENTS: usize = (INDEX_BITS - FIRST_SEGMENT.ilog2()) as usize;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct Slot<T> {
 #[derive(Debug)]
 pub struct Slots<T> {
     segments: [OnceLock<Box<[Slot<T>]>>; SEGMENTS],
-    /// How many slots were given out by [`grow`](Self::grow).
+    /// The number of slots that [`grow`](Self::grow) has handed out.
     used: AtomicU32,
 }
 
@@ -49,11 +49,11 @@ impl<T: Default> Slots<T> {
         Self { segments: std::array::from_fn(|_| OnceLock::new()), used: AtomicU32::new(0) }
     }
 
-    /// Gives out a slot that was never used, with the default value. The caller owns it. Returns `None` if there are
-    /// already 16 million slots.
+    /// Returns the index of a slot that has never been used and holds the default value. The caller owns the slot.
+    /// Returns `None` if there are already 16 million slots.
     pub fn grow(&self) -> Option<u32> {
-        // ORD: Relaxed; the number only has to be unique. The segment is published by its `OnceLock`, and the value by the
-        // push of the slot.
+        // ORD: Relaxed; the number only has to be unique. The segment is published by its `OnceLock`, and the value by
+        // the push of the slot.
         let next = |used: u32| (used < NONE).then_some(used + 1);
         let index = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
         let segment = Self::locate(index).0;
@@ -139,7 +139,7 @@ impl SlotStack {
         Some(slots.slot(index).below.load(Ordering::Relaxed)).filter(|&below| below != NONE)
     }
 
-    /// Links one slot of the caller on top of another slot.
+    /// Links one slot on top of another. The caller owns both.
     pub fn link<T: Default>(slots: &Slots<T>, upper: u32, lower: u32) {
         // ORD: Relaxed; the caller owns both slots, and publishes them when it pushes them.
         slots.slot(upper).below.store(lower, Ordering::Relaxed);

@@ -51,13 +51,13 @@ async fn resume_token_follows_the_events_and_the_batches() {
         }
         assert_eq!(later.resume_token(), watched.last_batch_token().as_deref(), "{field}: the batch is read");
     }
-    // A first batch with events, and no token to start after.
+    // The first batch has events, and there is no token to start after, so the stream has no token at first.
     let time = first.get_timestamp("clusterTime").unwrap();
     let stage = doc! { "startAtOperationTime": time };
     let mut later = watched.client.watch(watched.target(), ()).stage(stage).await.unwrap();
     assert_eq!(later.resume_token(), None);
     assert_eq!(id(&event(&mut later).await), 0);
-    // Tokens advance without events.
+    // Tokens advance even without events.
     let before = changes.resume_token().unwrap().to_owned();
     while id(&event(&mut changes).await) < 3 {}
     while changes.resume_token() == Some(&*before) || changes.next_if_any().await.unwrap().is_some() {}
@@ -173,7 +173,7 @@ async fn stream_dropped_while_it_resumes_closes_the_cursor_that_it_opens() {
     watched.insert(0..1).await;
     let how = doc! { "errorCode": 6, "errorLabels": ["ResumableChangeStreamError"] };
     watched.fail(["getMore"], 1, how).await;
-    // The aggregate is under way when the stream is dropped.
+    // The aggregate is still running when the stream is dropped.
     watched.keep_answers("aggregate").await;
     poll_until_pending(&mut changes, || watched.stages().len() == 2).await;
     drop(changes);

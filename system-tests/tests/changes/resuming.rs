@@ -49,7 +49,7 @@ async fn stream_resumes_with_the_same_command_but_for_the_token() {
         let first = pipeline[0].as_document_mut().unwrap().get_document_mut("$changeStream").unwrap();
         first.remove("resumeAfter");
     }
-    // All commands are in the same session, too.
+    // All commands also use the same session.
     assert!(commands[0].contains_key("lsid"));
     assert!(commands.iter().all(|command| *command == commands[0]), "{commands:#?}");
 }
@@ -75,7 +75,7 @@ async fn failed_aggregate_is_not_resumed() {
     let error = watched.client.watch(watched.target(), ()).await.unwrap_err();
     assert_eq!(error.server_error().unwrap().code, 6);
     assert_eq!(watched.stages().len(), 1);
-    // The aggregate that resumes a stream is not resumed either.
+    // A stream is not resumed a second time if the aggregate that resumes it fails.
     let mut changes = watched.client.watch(watched.target(), ()).await.unwrap();
     watched.fail(["getMore", "aggregate"], 2, resumable()).await;
     let error = changes.next().await.unwrap_err();

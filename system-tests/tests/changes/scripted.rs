@@ -12,7 +12,7 @@ use wharf::client::{ChangeStream, TransactionOptions, WatchTarget};
 use wharf::{Client, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
-/// Starts a mongos of this wire version, and watches a collection on it. `replies` are the replies to `aggregate` and
+/// Starts a mongos with this wire version, and watches a collection on it. `replies` are the replies to `aggregate` and
 /// `getMore`, in order.
 async fn watch(max_wire_version: i32, replies: Vec<Document>) -> (ScriptedServer, ChangeStream) {
     let replies = Arc::new(Mutex::new(replies.into_iter()));
@@ -147,7 +147,8 @@ async fn errors_are_resumable_by_label_or_on_old_servers_by_code() {
     }
 }
 
-/// The error says that the server is overloaded. It is not resumable, but the connection is already gone.
+/// The server reports that it is overloaded. That error is not resumable, but by then another command has the
+/// connection.
 #[tokio::test(start_paused = true)]
 async fn stream_resumes_if_the_repetition_of_its_get_more_finds_no_connection() {
     let overload = failure(462, &["SystemOverloadedError", "RetryableError"]);

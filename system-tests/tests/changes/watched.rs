@@ -18,7 +18,7 @@ const APP_NAME: &str = "watcher";
 /// The fail point at which a server waits between executing a command and answering it.
 const KEEPS_ANSWERS: &str = "waitAfterCommandFinishesExecution";
 
-/// Tests take turns: a server has one fail point for commands.
+/// Tests take turns, because a server has only one fail point for commands.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 pub struct Watched {
@@ -55,7 +55,7 @@ impl Watched {
         Self::with(name, |options| options).await
     }
 
-    /// `change` modifies the options of the watching client.
+    /// Watches a collection on the shared set. `change` modifies the options of the watching client.
     pub async fn with(name: &'static str, change: impl FnOnce(Options) -> Options) -> Self {
         let set = tokio::task::spawn_blocking(|| replica_set::shared().unwrap()).await.unwrap();
         Self::on(set, name, change).await
@@ -73,7 +73,7 @@ impl Watched {
             .unwrap();
         let other = Client::from_uri(&set.uri()).unwrap();
         let watched = Self { client, set, other, name, events, _turn: turn };
-        // An earlier test may have left its fail point on a member that the test did not use.
+        // An earlier test may have left its fail point active on a member that it did not use.
         watched.configure(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
         watched.answer().await;
         watched.run(doc! { "drop": name, "writeConcern": { "w": "majority" } }).await;

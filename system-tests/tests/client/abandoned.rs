@@ -1,4 +1,4 @@
-//! Dropped calls to `with_transaction`, and the fate of the server sessions of cancelled operations.
+//! Dropped calls to `with_transaction`, and what happens to the server sessions of cancelled operations.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -92,7 +92,7 @@ async fn sessions_of_cancelled_operations_come_back_when_their_connections_are_d
         until("the connection is drained", || is_free(&client)).await;
     }
     assert_eq!(sessions(&server).len(), 1, "{:?}", server.commands());
-    // The application's own sessions come back as well.
+    // The server sessions of explicit sessions are returned as well.
     for _ in 0..20 {
         let mut session = client.start_session().await.unwrap();
         let find = async { client.find("test", "c", doc! {}).session(&mut session).await };
@@ -120,7 +120,7 @@ async fn session_of_an_operation_that_is_cancelled_in_its_pause_comes_back_at_on
             _ = async { client.find("test", "c", doc! {}).await } => unreachable!("it waits for the connection"),
             () = async {
                 server.until(arrived + 1).await;
-                // The operation has received its error, and is waiting for the connection to retry.
+                // The operation has received its error, and must wait for the connection before it can retry.
                 drop(client.check_out(&primary).await.unwrap());
             } => {}
         }

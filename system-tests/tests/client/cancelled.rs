@@ -1,4 +1,4 @@
-//! Operations that are cancelled, at each of their await points.
+//! Operations that are cancelled at each of their await points.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -68,8 +68,8 @@ async fn server(hello: Document) -> (ScriptedServer, Client) {
     (server, client)
 }
 
-/// Cancels an operation after one poll, after two, and so on until it completes. Each time, its only connection must
-/// become free.
+/// Cancels an operation after one poll, after two, and so on until it completes. Each time, the client's only
+/// connection must become free.
 async fn cancel_at_each_point<T>(client: &Client, what: &str, operation: impl AsyncFn() -> T) -> T {
     let mut polls = 0;
     loop {

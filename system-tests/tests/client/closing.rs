@@ -24,14 +24,15 @@ async fn find(client: &Client, session: &mut Session) -> Cursor {
     cursor
 }
 
-/// Returns the names of the commands. All commands must be on the first connection.
+/// Returns the names of the commands. All commands must have arrived on the first connection.
 fn on_one_connection(balancer: &Balancer) -> Vec<String> {
     let arrived = balancer.arrived();
     assert!(arrived.iter().all(|(_, number)| *number == 0), "{arrived:?}");
     arrived.into_iter().map(|(name, _)| name).collect()
 }
 
-/// A load balancer whose servers answer the command `wanted` in this way, and other commands as usual.
+/// Starts a load balancer whose servers give this answer to the command `wanted`, and the usual answers to all other
+/// commands.
 async fn answering(wanted: &'static str, answer: impl Fn() -> Answer + Clone + Send + 'static) -> Balancer {
     Balancer::start(move |command| if name(command) == wanted { answer() } else { usual(command) }).await
 }

@@ -20,8 +20,8 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts this many mongos. `answer` gets the number of the server, the command, and the command's number among the
-    /// commands of the same name on this server, counted from 0.
+    /// Starts this many mongos. `answer` receives the number of the server, the command, and the command's number among
+    /// the commands with the same name on this server, counted from 0.
     pub(super) async fn of_mongos(
         servers: usize,
         answer: impl Fn(usize, &Document, usize) -> Answer + Clone + Send + 'static,
@@ -69,7 +69,7 @@ impl Cluster {
         Self { servers, arrived, is_replica_set }
     }
 
-    /// Returns a client that knows all servers, and its commands' events.
+    /// Returns a client that knows all servers, and the events of its commands.
     pub(super) async fn client(&self, parameters: &str) -> (Client, Told) {
         let hosts: Vec<_> = self.servers.iter().map(ScriptedServer::address).collect();
         let set = if self.is_replica_set { "replicaSet=rs&" } else { "" };
@@ -113,7 +113,7 @@ fn hello(server: usize, hosts: Option<&Vec<String>>) -> Document {
     hello
 }
 
-/// Returns a client, its commands' events and the events of its monitoring.
+/// Returns a client, the events of its commands and the events of its monitoring.
 pub(super) fn client(uri: &str) -> (Client, Told, Events) {
     let (told, events) = (Told::default(), Events::default());
     let of_commands = told.clone();
@@ -172,17 +172,17 @@ impl Told {
     }
 }
 
-/// A server error with these labels.
+/// Returns a server error with these labels.
 pub(super) fn failure(code: i32, labels: &[&str]) -> Answer {
     Answer::Reply(doc! { "ok": 0, "code": code, "errmsg": "it failed", "errorLabels": labels })
 }
 
-/// A successful reply.
+/// Returns a successful reply.
 pub(super) fn ok() -> Answer {
     Answer::Reply(doc! { "ok": 1, "n": 1 })
 }
 
-/// A reply with documents, and the cursor's number.
+/// Returns a reply with this many documents and this cursor identifier.
 pub(super) fn batch(field: &str, id: i64, documents: usize) -> Answer {
     let documents: Vec<_> = (0..documents).map(|number| doc! { "_id": number as i64 }).collect();
     Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: documents } })

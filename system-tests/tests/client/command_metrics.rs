@@ -1,4 +1,4 @@
-//! Metrics of the commands of a client, on a server that follows a script.
+//! The command metrics of a client, on a server that follows a script.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -15,7 +15,7 @@ use wharf_testbed::mongod::{self, Mongod};
 
 use super::cancelled::cancel_after;
 
-/// Returns a client of the shared server, and a collection of this test with `documents` documents.
+/// Returns the shared server and a client for it. Creates a collection with `documents` documents for this test.
 async fn collection(name: &str, documents: i32) -> (Arc<Mongod>, Client) {
     let server = mongod::shared().unwrap();
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
@@ -112,7 +112,7 @@ async fn dropped_cursor_is_closed_on_the_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn query_that_is_cancelled_at_any_point_leaves_no_cursor_open() {
     let (server, plain) = collection("unopened", 300).await;
-    // The reply comes after the first poll.
+    // The reply arrives after the first poll.
     let block = rawdoc! {
         "configureFailPoint": "failCommand", "mode": "alwaysOn",
         "data": { "failCommands": ["find"], "blockConnection": true, "blockTimeMS": 50, "appName": "unopened" },
@@ -123,7 +123,7 @@ async fn query_that_is_cancelled_at_any_point_leaves_no_cursor_open() {
         for polls in 1.. {
             let find = client.find("cursors", "unopened", rawdoc! {}).options(rawdoc! { "comment": comment });
             let opened = cancel_after(polls, find.into_future()).await;
-            // A connection that a check-out is waiting for would not be drained.
+            // If a check-out were waiting for the connection, it would not be drained.
             let is_draining =
                 || client.status().servers.iter().any(|server| server.pool.as_ref().unwrap().draining > 0);
             until("the connection is drained", async || !is_draining()).await;

@@ -84,7 +84,7 @@ pub(super) fn is_cut_off<T>(outcome: Result<T, ClientError>) {
 }
 
 /// Cancels an operation after each possible number of polls, first as the first operation of a transaction and then as
-/// the second. Then `then` examines the remaining state.
+/// the second. Afterwards, `then` examines the resulting state.
 async fn cancelled_at_each_point<F: Future>(
     operation: impl AsyncFn(&Client, &mut Session) -> Result<(), ClientError>,
     then: impl Fn(Arc<Balancer>, Client, Session) -> F,
@@ -132,7 +132,7 @@ async fn operations_and_commit_after_a_cancelled_one_are_refused() {
         }
         assert_eq!(balancer.arrived(), sent, "nothing was sent");
         session.abort_transaction().await.expect("what the error says to do");
-        // The session itself is unharmed.
+        // The session can still be used.
         session.start_transaction(TransactionOptions::default()).unwrap();
         insert(&client, &mut session).await.unwrap();
         session.commit_transaction().await.unwrap();
@@ -190,7 +190,7 @@ async fn operation_that_times_out_takes_its_connection_along_and_unpins_the_tran
     let error = slow.unwrap_err();
     assert!(error.is_timeout() && error.has_label("TransientTransactionError"), "{error}");
     until("the connection is closed", || connections(&client) == 0).await;
-    // An error unpinned the transaction, so the server reports its outcome.
+    // The error unpinned the transaction, so the client leaves it to the server to report the outcome.
     session.commit_transaction().await.unwrap();
     assert_eq!(balancer.arrived().last(), Some(&("commitTransaction".to_owned(), 1)));
 }
@@ -222,7 +222,7 @@ async fn transaction_is_cut_off_as_long_as_a_cancelled_fetch_has_its_connection(
     cursor.next().await.unwrap().unwrap();
     assert!(cancel_after(1, cursor.next()).await.is_none());
     is_cut_off(insert(&client, &mut session).await);
-    // The cursor continues where it was, and pins the connection again.
+    // The cursor continues where it left off, and pins the connection again.
     cursor.next().await.unwrap().unwrap();
     insert(&client, &mut session).await.unwrap();
     session.commit_transaction().await.unwrap();

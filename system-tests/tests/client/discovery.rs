@@ -44,7 +44,7 @@ async fn operation_that_waits_for_a_primary_does_not_wait_for_the_other_servers(
 #[tokio::test(start_paused = true)]
 async fn error_of_a_connection_older_than_the_last_clear_changes_nothing() {
     let server = Server::start(|command, number| match name(command).as_str() {
-        // Both connections are in use at the same time, and are lost one after another.
+        // Both connections are in use at the same time, and are lost one after the other.
         "ping" if number < 2 => Answer::After(Duration::from_secs(1 + 2 * number as u64), Box::new(Answer::Close)),
         _ => Answer::Reply(standalone()),
     })
@@ -66,7 +66,7 @@ async fn error_of_a_connection_older_than_the_last_clear_changes_nothing() {
         tokio::join!(client.run_command("admin", &ping), client.run_command("admin", &ping), later);
     first.unwrap_err();
     second.unwrap_err();
-    // The pool and the description already belong to the server as it was found after the first error.
+    // The pool and the description already reflect the check that followed the first error.
     let status = client.status();
     assert_eq!((status.servers[0].server_type, status.servers[0].pool.as_ref().unwrap().generation), ("Standalone", 1));
     assert_eq!(events.mark(), mark, "{:#?}", &events.all()[mark..]);
@@ -92,7 +92,7 @@ async fn awaited_check_has_no_time_limit_if_connections_have_none() {
         |event: &TopologyEvent| matches!(event, TopologyEvent::ServerHeartbeatSucceeded { awaited: true, .. });
     events.after(mark, is_awaited).await;
     assert_eq!(events.count("ServerHeartbeatFailed"), 0);
-    // The first request is the only one, on the first connection. The second connection is for round trips.
+    // There is only one awaited request, on the first connection. The second connection measures round trips.
     assert_eq!(server.server.commands().iter().filter(|command| is_awaitable(command)).count(), 1);
     assert_eq!(server.times(is_handshake).len(), 2);
 }
@@ -121,8 +121,8 @@ async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
     assert!(close(&times, &[0, 0, 10_000, 30_000]), "{times:?}");
 }
 
-/// The test plan, "Connection Pool Backpressure": the server accepts 20 connections at once, and closes the others during
-/// the handshake, as its rate limiter does.
+/// The test plan, "Connection Pool Backpressure": the server accepts 20 connections at once, and closes the others
+/// during the handshake, as a real server's rate limiter does.
 #[tokio::test(start_paused = true)]
 async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool() {
     const AT_ONCE: usize = 20;
@@ -172,8 +172,8 @@ async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool()
     assert_eq!(events.count("ServerDescriptionChanged"), changes, "the server stays known");
 }
 
-/// The checks of the unified files `logging-sharded` and `sharded-emit-topology-changed-before-close` on a real cluster,
-/// which the testbed lacks.
+/// Makes the assertions of the unified files `logging-sharded` and `sharded-emit-topology-changed-before-close`. Those
+/// tests require a real sharded cluster, which the testbed lacks.
 #[tokio::test(start_paused = true)]
 async fn events_of_a_sharded_topology_are_in_order() {
     let cluster = Cluster::of_mongos(2, |_, _, _| ok()).await;
@@ -240,7 +240,7 @@ async fn handshake_of_a_pool_tells_of_a_new_member_before_the_next_check() {
         before.insert("hosts", of_script.get().unwrap()[..1].to_vec());
         since.insert("hosts", of_script.get().unwrap().to_vec());
         Answer::Reply(match is_hello(command) {
-            // The only check, and the pool's handshake.
+            // The only check comes first, and then the pool's handshake.
             true if number == 0 => before,
             true => since,
             false => doc! { "ok": 1 },
@@ -292,7 +292,7 @@ async fn handshake_of_a_connection_older_than_the_last_clear_changes_nothing() {
     let server = Server::start(move |command, number| match (name(command).as_str(), number) {
         ("ping", 0) => Answer::After(Duration::from_secs(1), Box::new(Answer::Close)),
         ("ping", _) => ok(),
-        // After a check, and the handshake of the lost connection.
+        // This handshake follows a check and the handshake of the lost connection.
         (_, 2) => Answer::After(Duration::from_secs(3), Box::new(Answer::Reply(other.clone()))),
         _ => Answer::Reply(standalone()),
     })

@@ -7,7 +7,7 @@ use wharf_testbed::scripted::{Answer, name};
 use super::cluster::ok;
 use super::repetitions::{client, primary, start};
 
-/// Refuses the key of inserts and of `findAndModify`, each as a server does.
+/// Answers inserts and `findAndModify` with a duplicate key error, each in the form that a server uses.
 fn refusing(command: &Document, _: usize) -> Answer {
     let duplicate = doc! {
         "code": 11_000, "errmsg": "E11000 duplicate key error", "keyPattern": { "_id": 1 }, "keyValue": { "_id": 7 },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use wharf::client::{TopologyEvent, TopologySubscriber};
 
-/// The longest wait of a test for an event, on tokio's clock. Servers are looked up again after a minute.
+/// The longest time that a test waits for an event, on tokio's clock. Servers are looked up again after a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Records all events.

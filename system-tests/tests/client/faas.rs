@@ -1,5 +1,5 @@
-//! A client in a cloud function, which may be frozen at any time: it polls (Server Monitoring, "serverMonitoringMode").
-//! It tells the server about this in its handshake (MongoDB Handshake, "client.env").
+//! A client in a cloud function, which may be frozen at any time. Such a client polls (Server Monitoring,
+//! "serverMonitoringMode"), and its handshake describes the function (MongoDB Handshake, "client.env").
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use super::events::Events;
 
 /// Tells the child which server to monitor.
 const SERVER: &str = "WHARF_TEST_FUNCTION_SERVER";
-/// Tells the child which function it is, as JSON of the field `env` of its handshakes. Absent if it is not a function.
+/// Tells the child which function it is: the expected field `env` of its handshakes, as JSON. Absent if the child is
+/// not a function.
 const FUNCTION: &str = "WHARF_TEST_FUNCTION";
 
 #[test]
@@ -95,8 +96,8 @@ async fn in_a_process_of_its_own() {
     assert_eq!(counted.await.unwrap(), vec![env; expected]);
 }
 
-/// Returns the environment that a connection reported, as the server shows it. Containers are left out: the test may
-/// run in one.
+/// Returns the environment that a connection reported, as the server shows it. The field `container` is left out,
+/// because the test may run in a container.
 fn env_of(operation: RawBsonRef<'_>) -> Option<Document> {
     let metadata = operation.as_document().unwrap().get_document("clientMetadata").unwrap();
     let mut env = Document::try_from(metadata.get_document("env").ok()?).unwrap();

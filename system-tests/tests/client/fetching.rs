@@ -1,4 +1,4 @@
-//! The batches of cursors after the first one, on servers that follow scripts.
+//! The batches that cursors fetch after the first batch, on servers that follow scripts.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -87,7 +87,8 @@ async fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dro
         assert!(cursor.next().await.unwrap().is_some());
         cursor.next().await.unwrap_err();
         assert!(cursor.next().await.unwrap().is_none() && cursor.is_over());
-        // Another task's command. A close of the cursor in the background would happen before this command.
+        // A command of another task. If the cursor were closed in the background, that would happen before this
+        // command.
         client.run_command("test", &bson::rawdoc! { "ping": 1 }).await.unwrap();
         assert_eq!((in_use(&client), balancer.count("killCursors")), (1, 0));
         if closes {
@@ -100,7 +101,7 @@ async fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dro
     }
 }
 
-/// A load balancer's server closes the cursors of a connection with the connection.
+/// A server behind a load balancer closes a connection's cursors together with the connection.
 #[tokio::test(start_paused = true)]
 async fn balanced_cursor_whose_fetch_timed_out_is_closed_with_its_connection() {
     let limit = Duration::from_millis(100);
@@ -194,7 +195,7 @@ async fn session_whose_get_more_lost_its_connection_is_not_used_again() {
     cursor.next().await.unwrap();
     cursor.next().await.unwrap_err();
     drop(cursor);
-    // Until then, the session is in use.
+    // The session is in use until the cursor is closed.
     until("the cursor is closed", || count(&arrived, "killCursors") == 1 && in_use(&client) == 0).await;
     let ping = bson::rawdoc! { "ping": 1 };
     client.run_command("test", &ping).await.unwrap();
@@ -263,7 +264,7 @@ async fn recovery_tokens_of_batches_and_commits_are_kept() {
     let tokens: Vec<_> = commits.iter().map(|commit| commit.get_document("recoveryToken").unwrap()).collect();
     let expected = [("getMore", 0), ("commitTransaction", 0)];
     assert_eq!(tokens, expected.map(|(of, number)| doc! { "of": of, "number": number as i64 }).each_ref());
-    // A batch that arrives after the transaction has no token for the next one.
+    // The token of a batch that arrives after the transaction does not belong to the next transaction.
     cursor.next().await.unwrap();
     session.start_transaction(TransactionOptions::default()).unwrap();
     cursor.next().await.unwrap();

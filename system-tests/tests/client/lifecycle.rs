@@ -1,4 +1,4 @@
-//! The beginning and the end of clients, on servers that follow scripts.
+//! How clients start and shut down, on servers that follow scripts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ fn ok() -> Answer {
     Answer::Reply(doc! { "ok": 1 })
 }
 
-/// A mongos that answers the first connection's `hello`, and hangs on all others.
+/// Starts a mongos that answers the `hello` of the first connection, and hangs on all other connections.
 async fn monitored_only() -> ScriptedServer {
     let connections = AtomicUsize::new(0);
     let server = ScriptedServer::start(move || {

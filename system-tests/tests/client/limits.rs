@@ -14,7 +14,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 use super::cluster::{self, Cluster, after, ok};
 use super::repetitions::{client, count, primary, standalone, start};
 
-/// A reply with a batch of one document.
+/// Returns a reply with a batch of one document.
 fn batch(field: &str, id: i64) -> Answer {
     Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: [{ "_id": 1 }] } })
 }
@@ -188,7 +188,7 @@ async fn operations_of_a_callback_share_the_limit_of_the_transaction() {
     assert!(error.is_timeout(), "{error}");
     let (abort, _) = arrival(&server, "abortTransaction").await;
     assert!(abort.get_i64("maxTimeMS").unwrap() > 90, "the abort has the whole time: {abort}");
-    // The limit ends together with the call.
+    // The limit applies only until the call returns.
     let own = Operation::write("test", &insert).session(&mut session).timeout(Duration::from_secs(1));
     client.run(own).await.unwrap();
 }
@@ -281,7 +281,8 @@ async fn client_tells_which_line_holds_a_connection() {
     assert_eq!(holders(), []);
 }
 
-/// CRUD, "Setting limit and batchSize options for find commands": a full batch would leave the cursor open on the server.
+/// CRUD, "Setting limit and batchSize options for find commands": a full batch would leave the cursor open on the
+/// server.
 #[tokio::test(start_paused = true)]
 async fn batch_of_the_size_of_the_limit_has_room_for_one_more() {
     let answer =
@@ -324,7 +325,7 @@ async fn cursor_takes_its_collection_from_the_newest_batch() {
     assert_eq!(collections.collect::<Vec<_>>(), ["first.c", "second.c", "second.c"]);
 }
 
-/// CSOT, "Server Selection": with `timeoutMS`, even if it is 0, `serverSelectionTimeoutMS` limits the selection and the
+/// CSOT, "Server Selection": if `timeoutMS` is set, even to 0, `serverSelectionTimeoutMS` limits the selection and the
 /// check-out.
 #[tokio::test(start_paused = true)]
 async fn check_out_ends_with_the_server_selection_timeout_if_timeout_is_set() {

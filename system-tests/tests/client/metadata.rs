@@ -14,7 +14,7 @@ use super::repetitions::standalone;
 /// A server that records the metadata of connections.
 struct Server {
     server: ScriptedServer,
-    /// The metadata of the connection of each ping.
+    /// The metadata of the connection on which each ping arrived.
     pinged: Arc<Mutex<Vec<Document>>>,
 }
 
@@ -100,7 +100,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
     let client = Client::new(server.options(initial)).unwrap();
     let ping = async || {
         client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-        // Now the connection has been idle for too long, and the next ping opens a new connection.
+        // The connection has now been idle for too long, so the next ping opens a new connection.
         tokio::time::advance(Duration::from_millis(5)).await;
         server.last_pinged()
     };
@@ -111,7 +111,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
         client.clone().append_metadata(library.clone()).unwrap();
         seen.push(ping().await);
     }
-    // Test 9: each handshake contains the field, including the monitors' handshakes.
+    // Test 9: each handshake, including the monitors' handshakes, contains the field `backpressure`.
     let handshakes: Vec<_> =
         server.server.commands().into_iter().filter(|command| command.contains_key("client")).collect();
     assert!(handshakes.len() > seen.len(), "{handshakes:?}");

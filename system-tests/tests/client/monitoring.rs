@@ -12,7 +12,7 @@ use wharf_testbed::replica_set::{self, ReplicaSet, ReplicaSetOptions};
 use super::cluster::{Cluster, failure, ok};
 use super::events::Events;
 
-/// Returns a client of the set, and its events.
+/// Returns a client for this connection string, and the events of its monitoring.
 fn client_of(uri: &str, change: impl FnOnce(Options) -> Options) -> (Client, Events) {
     let events = Events::default();
     let options = change(Options::parse(uri).unwrap());
@@ -36,7 +36,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
-/// Counts the connections of clients with this application name on a server, by its `currentOp`.
+/// Counts the connections of clients with this application name on a server, as reported by `$currentOp`.
 fn connections_of(set: &ReplicaSet, member: usize, app_name: &str) -> usize {
     let command = rawdoc! {
         "aggregate": 1,
@@ -93,9 +93,9 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn step_down_is_known_as_soon_as_it_happens_while_streaming() {
-    // A step-down interrupts the operations of other tests.
+    // The test has its own set, because a step-down would interrupt the operations of other tests.
     let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
-    // The monitors' pauses are too long for the monitors to notice this.
+    // The monitors pause for so long between checks that polling would not notice the step-down.
     let (client, events) = client_of(&set.uri(), |options| options.heartbeat_frequency(Duration::from_secs(300)));
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
     let all_known = |event: &TopologyEvent| match event {
@@ -111,7 +111,7 @@ async fn step_down_is_known_as_soon_as_it_happens_while_streaming() {
     let next = set.addresses()[next].to_string();
     events.after(mark, |event| becomes(event, &next) == Some(ServerType::RsPrimary)).await;
     client.run(Operation::write("test", &rawdoc! { "insert": "things", "documents": [{ "a": 1 }] })).await.unwrap();
-    // The monitors' connections survived, so nothing failed.
+    // The monitors' connections survived, so no heartbeat failed.
     assert_eq!(events.count("ServerHeartbeatFailed"), 0);
     assert!(client.shutdown(Duration::from_secs(5)).await);
 }
@@ -186,7 +186,7 @@ async fn killed_primary_is_replaced_by_the_next() {
     let of_killed = metrics.iter().find(|pool| *pool.address == *address).unwrap();
     assert!(of_killed.check_outs.wait_time().count() > 0 && of_killed.clears > 0, "{of_killed:?}");
 
-    // The time limit of its check detects a hanging server, and operations on it are interrupted.
+    // A hanging server is detected by the time limit of its check, and the operations on it are interrupted.
     let survivor = set.primary().unwrap().unwrap();
     let (client, events) = client_of(&set.uri(), |options| {
         options.connect_timeout(Duration::from_millis(1000)).heartbeat_frequency(Duration::from_millis(500))
@@ -195,7 +195,7 @@ async fn killed_primary_is_replaced_by_the_next() {
     let mark = events.mark();
     set.stop_process(survivor).unwrap();
     let begun = Instant::now();
-    // The signal may arrive after a command.
+    // A command may still succeed before the signal arrives.
     let failed = loop {
         if let Err(failed) = client.run_command("admin", &rawdoc! { "ping": 1 }).await {
             break failed;
@@ -228,7 +228,7 @@ async fn members_that_leave_and_join_are_followed() {
     let address = set.addresses()[(primary + 1) % 3].to_string();
     client.connect().await.unwrap();
     events.after(0, |event| becomes(event, &address) == Some(ServerType::RsSecondary)).await;
-    // Changes the members, and returns the previous ones.
+    // Changes the members, and returns the previous members.
     let reconfigure = async |change: Box<dyn Fn(Vec<Bson>) -> Vec<Bson> + Send>| {
         let set = set.clone();
         blocking(move || {

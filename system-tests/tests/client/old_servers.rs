@@ -1,4 +1,4 @@
-//! How the client behaves differently on servers of earlier versions, and on servers without sessions.
+//! How the client adapts to servers of earlier versions, and to servers without sessions.
 
 use bson::{Document, doc, rawdoc};
 use wharf::client::{IndexModel, WatchTarget};
@@ -44,7 +44,7 @@ async fn all_known(client: &Client) {
     }
 }
 
-/// CRUD, "getMore": only from MongoDB 4.4 on.
+/// CRUD, "getMore": only MongoDB 4.4 and later receive the comment.
 #[tokio::test]
 async fn comment_goes_with_the_further_batches_from_wire_version_9_on() {
     for (version, is_sent) in [(8, false), (9, true)] {
@@ -71,7 +71,7 @@ async fn aggregation_that_writes_goes_to_the_primary_while_a_server_is_older_tha
         client.run(Operation::read("test", &out).read_preference(&secondary)).await.unwrap();
         let sent: Vec<_> = servers.iter().map(|server| named(server, "aggregate")).collect();
         assert_eq!((sent[expected].len(), sent[1 - expected].len()), (1, 0), "wire versions {versions:?}");
-        // The server gets the read preference with which it was selected.
+        // The server receives the read preference by which it was selected.
         let preference = sent[expected][0].get_document("$readPreference").cloned().ok();
         assert_eq!(preference, (expected == 1).then(|| doc! { "mode": "secondary" }), "wire versions {versions:?}");
         client.run(Operation::read("test", &reads).read_preference(&secondary)).await.unwrap();
@@ -125,7 +125,8 @@ async fn command_on_a_direct_connection_to_a_secondary_may_read() {
     }
 }
 
-/// Index Management, "CreateIndexOptions"; CRUD, "DeleteOptions": the server would not refuse them.
+/// Index Management, "CreateIndexOptions"; CRUD, "DeleteOptions": a server before wire version 9 does not refuse the
+/// options itself.
 #[tokio::test]
 async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
     for (version, is_sent) in [(8, false), (9, true)] {

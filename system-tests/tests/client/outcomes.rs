@@ -31,7 +31,7 @@ async fn time_that_retries_use_up_is_a_timeout() {
     let server = distant(standalone(), 30, || after(35, failure(134, &[]))).await;
     let client = client(&server, "");
     let read = rawdoc! { "count": "c" };
-    // A connection is open, and round trips are measured.
+    // At first, a connection is opened and round trips are measured.
     client.run(Operation::read("test", &read)).await.unwrap_err();
     tokio::time::sleep(Duration::from_secs(3)).await;
     let error = client.run(Operation::read("test", &read).timeout(100 * MS)).await.unwrap_err();
@@ -132,7 +132,7 @@ async fn let_of_a_mixed_bulk_does_not_go_to_inserts() {
     let options = doc! { "let": { "v": 1 }, "comment": "c" };
     let bulk = client.write("test", "c").insert(rawdoc! {}).update(rawdoc! { "q": {}, "u": {} });
     bulk.delete(rawdoc! { "q": {}, "limit": 1 }).options(&options).await.unwrap();
-    // The server reports what is wrong.
+    // A plain insert keeps the option, so that the server reports the error.
     client.insert("test", "c", [doc! {}]).options(&options).await.unwrap();
     let arrived = arrived.lock().unwrap();
     let have_let: Vec<_> = arrived.iter().map(|command| (name(command), command.contains_key("let"))).collect();

@@ -17,7 +17,7 @@ use super::cluster::{Cluster, failure, ok};
 enum OrderError {
     SoldOut,
     Database(ClientError),
-    /// Displays the client's error unchanged, and leaves it out of its sources.
+    /// Displays the client's error unchanged, and does not return it as a source.
     Transparent(ClientError),
 }
 
@@ -47,7 +47,7 @@ impl From<ClientError> for OrderError {
     }
 }
 
-/// Refuses the first commands that have this name, with this label.
+/// Refuses the first commands with this name. The errors have this label.
 fn refusing(
     wanted: &'static str,
     label: &'static str,

@@ -17,7 +17,7 @@ use super::repetitions::standalone;
 /// How many times to repeat a test whose outcome could be right by chance half of the time.
 const ROUNDS: usize = 10;
 
-/// How often an operation that finds overloaded servers is attempted.
+/// How many times an operation that finds overloaded servers is attempted.
 const ATTEMPTS: usize = 3;
 
 /// A mongos, and how many of the next connections to it fail in their handshake.
@@ -90,7 +90,7 @@ impl Pinned {
         Self { pinned, other, client, session, cursor: Some(cursor), held }
     }
 
-    /// Commits the transaction. It must not have left its mongos.
+    /// Commits the transaction, which must not have left its mongos.
     async fn commit_there(mut self) {
         insert(&self.client, &mut self.session).await.unwrap();
         self.session.commit_transaction().await.unwrap();
@@ -108,7 +108,7 @@ async fn operation_that_is_repeated_after_an_overload_stays_on_its_mongos() {
         let mut fetches = Pinned::start(1).await;
         fetches.cursor.as_mut().unwrap().next().await.unwrap().unwrap();
         fetches.commit_there().await;
-        // Here, the repetition itself would go to the other mongos.
+        // Here, the repeated operation is the one that might go to the other mongos.
         Pinned::start(1).await.commit_there().await;
     }
 }

@@ -50,10 +50,10 @@ async fn fail_point(address: &str, command: &RawDocumentBuf) {
     connection.run_command("admin", command).await.unwrap();
 }
 
-/// "RTT Tests": the round-trip time follows the server's while the monitor streams.
+/// "RTT Tests": the measured round-trip time follows the server's actual delay while the monitor streams.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trip_time_is_continuously_updated() {
-    // A fail point applies to the whole server.
+    // The test has its own server, because a fail point applies to the whole server.
     let server = Mongod::start(MongodOptions::default()).unwrap();
     let address = server.address().to_string();
     let uri = format!("mongodb://{address}/?heartbeatFrequencyMS=500&appName=streamingRttTest");
@@ -95,7 +95,7 @@ async fn round_trip_time_is_continuously_updated() {
 /// "Connection Pool Management": a failed check clears the pool, and a successful one makes it ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pool_is_cleared_after_a_failed_check_and_ready_after_the_next() {
-    // A fail point applies to the whole server.
+    // The test has its own server, because a fail point applies to the whole server.
     let server = Mongod::start(MongodOptions::default()).unwrap();
     let address = server.address().to_string();
     let parameters = "directConnection=true&heartbeatFrequencyMS=500&appName=SDAMPoolManagementTest";
@@ -138,8 +138,8 @@ async fn heartbeats_of_a_stream_are_as_frequent_as_the_options_say() {
     let (server, set) = (mongod::shared().unwrap(), replica_set::shared().unwrap());
     let of_set: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
     let alone = vec![server.address().to_string()];
-    // The first of the five heartbeats may already be under way. A concurrent test may make the set step down, and the
-    // servers report that.
+    // The lower bounds are loose. The first of the five heartbeats may already be under way, and the servers of the set
+    // report a step-down by a concurrent test at once.
     for (uri, servers, least) in [
         (format!("mongodb://{}/?", server.address()), alone, Duration::from_secs(2)),
         (set.uri(), of_set, Duration::ZERO),
@@ -252,7 +252,7 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
 /// Versioned API, "Testing with required API version", for the commands that the client sends on its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_requires_an_api_version_accepts_a_client_that_declares_it() {
-    // The parameter applies to the whole server.
+    // The test has its own server, because the parameter applies to the whole server.
     let server = Mongod::start(MongodOptions::default()).unwrap();
     let uri = format!("mongodb://{}", server.address());
     let require = rawdoc! { "setParameter": 1, "requireApiVersion": true };

@@ -1,4 +1,4 @@
-//! The log messages of a client: about monitoring and its pools, and the prose tests of Command Logging and Monitoring.
+//! The log messages of a client about monitoring and its pools, and the prose tests of Command Logging and Monitoring.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The prose tests of Client Backpressure, and the prose tests of retries that concern overload, on a server that
-//! follows a script, in virtual time. The random numbers of the pauses are real, so a test repeats an operation until
-//! its pauses show their bounds. The unit tests of `src/client/session/retry.rs` cover the smallest and the largest
-//! random number.
+//! follows a script, in virtual time. The pauses depend on real random numbers, so a test repeats an operation until
+//! its pauses come close to their bounds. The unit tests of `src/client/session/retry.rs` cover the smallest and the
+//! largest random number.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use wharf_testbed::scripted::{Answer, name};
 use super::cluster::{Cluster, failure, ok};
 
 const OVERLOAD: &[&str] = &["SystemOverloadedError", "RetryableError"];
-/// How often an operation is repeated. With this many repetitions, its pauses come within a sixth of both bounds in all
-/// but one of 10^12 runs.
+/// How many times an operation is repeated. With this many repetitions, its pauses come within a sixth of both bounds
+/// in all but one of 10^12 runs.
 const ROUNDS: usize = 400;
 
 async fn insert(client: &Client) -> Result<RawDocumentBuf, ClientError> {
@@ -85,8 +85,8 @@ async fn overload_limits_the_retries_of_the_errors_after_it() {
     }
 }
 
-/// Retryable Reads 5, Retryable Writes 6.5, with an error that does not make the server unknown: otherwise the retry
-/// would wait for the server.
+/// Retryable Reads 5, Retryable Writes 6.5, with an error that does not make the server unknown, because otherwise the
+/// retry would have to wait for the server.
 #[tokio::test(start_paused = true)]
 async fn only_overload_has_a_back_off() {
     for (is_read, later) in [(true, &["RetryableError"][..]), (false, &["RetryableError", "RetryableWriteError"])] {
@@ -110,7 +110,7 @@ async fn only_overload_has_a_back_off() {
     }
 }
 
-/// Retryable Reads 5, Retryable Writes 6.5, without any overload: no retry of twenty pauses.
+/// Retryable Reads 5, Retryable Writes 6.5, without any overload: none of twenty retries pauses.
 #[tokio::test(start_paused = true)]
 async fn retry_without_overload_has_no_back_off() {
     for (is_read, labels) in [(true, &["RetryableError"]), (false, &["RetryableWriteError"])] {

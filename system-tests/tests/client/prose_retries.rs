@@ -1,5 +1,5 @@
-//! Prose tests that do not need a mongos: from Retryable Reads, Retryable Writes, Driver Sessions, Connections Survive
-//! Primary Step Down and Server Selection.
+//! Prose tests that do not need a mongos. They come from Retryable Reads, Retryable Writes, Driver Sessions,
+//! Connections Survive Primary Step Down and Server Selection.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ enum Told {
     Command(CommandEvent),
 }
 
-/// A separate replica set, because a fail point applies to the whole server.
+/// Starts a separate replica set, because a fail point applies to the whole server.
 async fn start(members: usize) -> Arc<ReplicaSet> {
     let options = ReplicaSetOptions { members, ..ReplicaSetOptions::default() };
     Arc::new(tokio::task::spawn_blocking(|| ReplicaSet::start(options).unwrap()).await.unwrap())
@@ -116,7 +116,7 @@ async fn check_out_that_fails_with_a_cleared_pool_is_retried() {
     }
 }
 
-/// Retryable Writes 3 and 6: the reported error, if the attempts fail with different errors.
+/// Retryable Writes 3 and 6: which error is reported if the attempts fail with different errors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn error_of_a_retried_write_tells_of_the_attempt_that_may_have_written() {
     let set = start(1).await;
@@ -263,7 +263,7 @@ async fn slow_server_is_selected_less_often() {
     let slow = set.secondaries().unwrap()[0];
     let address = set.addresses()[slow].to_string();
     client.warm_up(10).await.unwrap();
-    // Both secondaries are known and full.
+    // Waits until both secondaries are known and their pools are full.
     while client.status().servers.iter().any(|server| server.pool.as_ref().is_none_or(|pool| pool.available < 10)) {
         tokio::task::yield_now().await;
     }

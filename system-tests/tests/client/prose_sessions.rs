@@ -67,7 +67,7 @@ async fn each_command_carries_the_cluster_time_of_the_last_reply() {
     }
 }
 
-/// Calls each method that takes a session, once per method.
+/// Calls every method that takes a session, each exactly once, and returns the outcomes.
 async fn call_all(client: &Client, mut session: Option<&mut Session>) -> Vec<Result<(), ClientError>> {
     let mut outcomes = Vec::new();
     macro_rules! call {
@@ -231,7 +231,7 @@ async fn cluster_time_of_a_check_is_neither_sent_nor_kept() {
     assert!(checks.len() >= 3 && checks.iter().all(|check| !check.contains_key("$clusterTime")), "{checks:?}");
 }
 
-/// A deployment whose replies carry an operation time: the number of the command.
+/// Starts a deployment in which each reply carries the number of its command as the operation time.
 async fn with_operation_times() -> (Cluster, Client, cluster::Told) {
     let times = Arc::new(AtomicU32::new(100));
     let set = Cluster::replica_set(1, move |_, command, _| {
@@ -285,7 +285,7 @@ async fn read_comes_after_the_operation_before_it_if_the_session_is_consistent()
         rawdoc! { "update": "c", "updates": [{ "q": {}, "u": { "a": 1 } }] },
         rawdoc! { "delete": "c", "deletes": [{ "q": {}, "limit": 1 }] },
         rawdoc! { "findAndModify": "c", "remove": true },
-        // The command fails.
+        // This command fails.
         rawdoc! { "distinct": "c", "key": "a" },
     ];
     for (is_consistent, level) in [(true, None), (true, Some("majority")), (false, None), (false, Some("majority"))] {

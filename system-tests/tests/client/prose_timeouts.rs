@@ -104,7 +104,7 @@ async fn operation_does_not_wait_for_a_handshake_beyond_the_shorter_of_its_two_l
 /// 8. Server Selection, the four tests without authentication.
 #[tokio::test(start_paused = true)]
 async fn selection_ends_at_the_shorter_of_its_two_limits() {
-    // The server never answers, so the client never knows a server.
+    // The server never answers, so the client never finds a suitable server.
     let server = ScriptedServer::start(|| Box::new(|_| Answer::Hang)).await.unwrap();
     for parameters in [
         "serverSelectionTimeoutMS=10",

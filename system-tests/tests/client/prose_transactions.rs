@@ -1,5 +1,5 @@
-//! Prose tests that do not need a mongos: from Transactions and from the Convenient API for Transactions. The servers
-//! follow scripts, in virtual time.
+//! Prose tests that do not need a mongos. They come from Transactions and from the Convenient API for Transactions. The
+//! servers follow scripts, in virtual time.
 
 use std::time::Duration;
 
@@ -124,8 +124,8 @@ async fn transaction_is_not_repeated_after_two_minutes() {
     }
 }
 
-/// "Retry Backoff is Enforced", with real random numbers. `src/client/session/repetition.rs` tests with the smallest and the
-/// largest random number.
+/// "Retry Backoff is Enforced", with real random numbers. The unit tests of `src/client/session/repetition.rs` use the
+/// smallest and the largest random number.
 #[tokio::test(start_paused = true)]
 async fn repetitions_of_a_transaction_pause() {
     const ROUNDS: u32 = 100;
@@ -142,7 +142,8 @@ async fn repetitions_of_a_transaction_pause() {
         assert!(begun.elapsed() < Duration::from_millis(2_300), "{:?}", begun.elapsed());
     }
     assert_eq!(told.started("commitTransaction").len(), 14 * ROUNDS as usize);
-    // Half of 2.28 s. The mean of this many pauses is off by more than 0.15 s only once in ten million runs.
+    // The expected mean is half of 2.28 s. The mean of this many pauses is off by more than 0.15 s only once in ten
+    // million runs.
     let mean = (begun.elapsed() / ROUNDS).as_millis();
     assert!((990..1_300).contains(&mean), "{mean} ms");
 }

@@ -93,7 +93,7 @@ enum At {
     ReplicaSet,
 }
 
-/// The prose test of SOCKS5 Support, by connection strings and by options in code.
+/// The prose test of SOCKS5 Support, with connection strings and with options that are set in code.
 #[tokio::test(start_paused = true)]
 async fn client_reaches_its_servers_through_a_proxy_if_it_may_log_in() {
     let set = Cluster::replica_set(3, |_, _, _| ok()).await;

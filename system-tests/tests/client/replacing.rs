@@ -17,7 +17,7 @@ async fn run(client: &Client, command: bson::Document) -> RawDocumentBuf {
     client.run_command("admin", &RawDocumentBuf::try_from(command).unwrap()).await.unwrap()
 }
 
-/// Returns the user that the connection of a command is authenticated as.
+/// Runs a command, and returns the authenticated user of its connection.
 async fn user(client: &Client) -> String {
     let status = run(client, doc! { "connectionStatus": 1 }).await;
     let users = status.get_document("authInfo").unwrap().get_array("authenticatedUsers").unwrap();
@@ -31,7 +31,7 @@ async fn credential_is_rotated_under_load_without_a_failed_operation() {
     let server = Mongod::start(MongodOptions { auth: true, ..MongodOptions::default() }).unwrap();
     let create = |name: &str| doc! { "createUser": name, "pwd": format!("of {name}"), "roles": ["root"] };
     let credential = |name: &str| Credential::new(name, format!("of {name}"));
-    // The localhost exception creates the first user.
+    // Thanks to the localhost exception, the first user can be created without authentication.
     run(&Client::new(options(&server)).unwrap(), create("root")).await;
     let root = Client::new(options(&server).credential(credential("root"))).unwrap();
     run(&root, create("user 0")).await;

@@ -12,12 +12,12 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::events::Events;
 
-/// Returns the reply of a standalone server.
+/// Returns the `hello` reply of a standalone server.
 pub(super) fn standalone() -> Document {
     doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 }
 }
 
-/// Returns the reply of a replica set's member in this state.
+/// Returns the `hello` reply of a replica set's member in this state.
 pub(super) fn member(field: &str, counter: i64) -> Document {
     doc! {
         "ok": 1, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21, "setName": "rs", field: true,
@@ -45,8 +45,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// `answer` gets each command with its number among the commands of its kind on all connections, counted from 0. A
-    /// hello that may be answered later is a separate kind.
+    /// Starts a server. `answer` receives each command, and the command's number among the commands of its kind on all
+    /// connections, counted from 0. A hello that may be answered with a delay is a separate kind.
     pub(super) async fn start(answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static) -> Self {
         let arrivals = Arc::<Mutex<Vec<(Duration, Document)>>>::default();
         let (start, noted) = (Instant::now(), arrivals.clone());
@@ -138,7 +138,7 @@ async fn request_during_a_check_is_met_by_its_end() {
     let parameters = "replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=30000&serverSelectionTimeoutMS=1000";
     let (client, _) = server.client(parameters);
     client.run(Operation::read("test", &rawdoc! { "ping": 1 })).await.unwrap_err();
-    // The operation asked for a check while a check was in progress, and was gone when that check ended.
+    // The operation requested a check while a check was in progress, and had ended by the time that check completed.
     sleep(Duration::from_secs(20)).await;
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500]), "{times:?}");
@@ -187,7 +187,7 @@ async fn refused_check_clears_the_pool_and_pauses() {
 #[tokio::test(start_paused = true)]
 async fn streamed_replies_change_the_description_at_once_and_are_no_round_trips() {
     let server = Server::start(|command, number| match is_awaitable(command) {
-        // Becomes the primary after three seconds, and a secondary after three more.
+        // The server becomes the primary after three seconds, and a secondary after three more.
         true if number < 2 => {
             let role = ["isWritablePrimary", "secondary"][number];
             let reply = Answer::More(member(role, number as i64 + 2));
@@ -209,7 +209,8 @@ async fn streamed_replies_change_the_description_at_once_and_are_no_round_trips(
     assert!(start.elapsed().as_millis().abs_diff(6000) < 20, "{:?}", start.elapsed());
     assert!(client.status().servers[0].average_round_trip_time.unwrap() < Duration::from_millis(100));
     sleep(Duration::from_secs(15)).await;
-    // One request for all replies, and round trips every ten seconds on a second connection.
+    // One request gets all replies, and is passed to the script once for each reply. Round trips are measured every ten
+    // seconds on a second connection.
     assert_eq!(server.times(|command| is_awaitable(command) && command.contains_key("topologyVersion")).len(), 3);
     assert_eq!(server.times(is_handshake).len(), 2, "{address}");
     let pings = server.times(|command| is_hello(command) && !is_handshake(command) && !is_awaitable(command));
@@ -233,7 +234,7 @@ async fn lost_connection_of_an_operation_cancels_the_check() {
     let TopologyEvent::ServerHeartbeatFailed { awaited: true, failure, .. } = failed else { panic!("{failed:?}") };
     assert_eq!(failure.to_string(), "the check of the server was cancelled");
     assert_eq!(client.status().servers[0].server_type, "Unknown");
-    // Nothing asks for a check, so there is none until the next operation does.
+    // Nothing requests a check, so the server is not checked until the next operation requests it.
     let before = server.times(is_handshake).len();
     sleep(Duration::from_secs(5)).await;
     assert_eq!(server.times(is_handshake).len(), before);
@@ -361,7 +362,7 @@ fn runtime_may_end_at_any_point_of_a_check() {
             }));
             let parameters = format!("directConnection=true&serverMonitoringMode={mode}&heartbeatFrequencyMS=500");
             let (client, events) = server.client(&parameters);
-            // If the case hangs, it gets only as far as the check that hangs.
+            // In a case that hangs, the client gets only as far as the check that hangs.
             let enough = |events: &Events| match hanging {
                 0 => events.count("ServerHeartbeatStarted") > 0,
                 1 | 2 => events.count("ServerHeartbeatSucceeded") > 0,

@@ -107,7 +107,7 @@ async fn error_of_the_body_aborts_the_transaction() {
 async fn write_that_loses_its_connection_is_executed_once() {
     let (set, client) = client().await;
     empty(&client, "retried").await;
-    // Once, the primary closes the connection without executing anything.
+    // The primary closes the connection once, without executing the command.
     let fail = rawdoc! {
         "configureFailPoint": "failCommand",
         "mode": { "times": 1 },

@@ -16,7 +16,7 @@ use super::events::Events;
 
 const SERVICE: &str = "_mongodb._tcp.db.wharf.test";
 
-/// Returns a resolver that asks only this server, and caches nothing.
+/// Returns a resolver that queries only this server, and caches nothing.
 fn resolver(server: &DnsServer) -> TokioResolver {
     let mut connection = ConnectionConfig::udp();
     connection.port = server.address().port();
@@ -30,7 +30,7 @@ fn resolver(server: &DnsServer) -> TokioResolver {
 
 fn zone(ports: &[u16]) -> Zone {
     let records = ports.iter().fold(Zone::default(), |zone, port| zone.srv(SERVICE, *port, "a.wharf.test"));
-    // Less than the minimum time between two lookups.
+    // The records expire sooner than the minimum time between two lookups.
     records.lasting(1)
 }
 
@@ -144,7 +144,7 @@ async fn no_more_servers_are_used_than_srv_max_hosts() {
     assert!(servers.len() == 2 && servers[0] == "a.wharf.test:17", "{servers:?}");
 }
 
-/// The prose tests 10 and 11 of Polling SRV Records.
+/// Prose tests 10 and 11 of Polling SRV Records.
 #[tokio::test(start_paused = true)]
 async fn all_servers_are_used_if_srv_max_hosts_allows_as_many() {
     for most in [0, 2, 3] {
@@ -160,7 +160,7 @@ async fn all_servers_are_used_if_srv_max_hosts_allows_as_many() {
     }
 }
 
-/// The prose test 13 of Polling SRV Records.
+/// Prose test 13 of Polling SRV Records.
 #[tokio::test(start_paused = true)]
 async fn service_of_another_name_is_looked_up_again() {
     let zone = |ports: &[u16]| {

@@ -1,4 +1,4 @@
-//! Commands, queries and writes of the application's own types, on a real server.
+//! Commands, queries and writes with the application's own types, on a real server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn orders() -> Vec<Order> {
     (0..10).map(|id| Order { id, customer: format!("customer {}", id % 2), price: i64::from(id) }).collect()
 }
 
-/// Returns a client of the shared server, and an empty collection of this test.
+/// Returns the shared server and a client for it. Drops the collection of this test.
 async fn collection(name: &str) -> (Arc<Mongod>, Client) {
     let server = mongod::shared().unwrap();
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();
@@ -119,7 +119,7 @@ async fn typed_command_returns_the_type_that_is_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_that_are_no_documents_are_refused_before_anything_is_sent() {
-    // There is no server to which it could be sent.
+    // There is no server to which anything could be sent.
     let client = Client::from_uri("mongodb://127.0.0.1:1").unwrap();
     let refusals: [(ClientError, &str); 7] = [
         (client.find("typed", "refused", 5).await.unwrap_err(), "the argument filter cannot be sent"),
@@ -235,7 +235,7 @@ async fn aggregate_with_out_gets_the_write_concern_of_the_options() {
     let options = wharf::Options::parse(&format!("mongodb://{}", server.address())).unwrap().write_concern(unmet);
     let strict = Client::new(options).unwrap();
     let out = [doc! { "$out": "copied" }];
-    // A standalone server refuses a write concern with three servers.
+    // A standalone server refuses a write concern that requires three servers.
     assert!(strict.aggregate("typed", "written", &out).await.unwrap_err().server_error().is_some());
     let own = doc! { "writeConcern": { "w": 1 } };
     let _ = strict.aggregate("typed", "written", &out).options(own).await.unwrap();

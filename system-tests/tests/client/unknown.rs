@@ -43,7 +43,8 @@ async fn average_round_trip_time_begins_anew_after_an_operation_made_the_server_
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err();
     assert_eq!(average(), None);
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-    // This is the first sample since then. A fifth of it and four fifths of the old average would be at least 240 ms.
+    // This is the first sample since the server became unknown. A fifth of it plus four fifths of the old average would
+    // be at least 240 ms.
     assert!(average().unwrap() < Duration::from_millis(100), "{:?}", average());
 }
 
@@ -54,7 +55,7 @@ async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_a
         // The server reports its new role a second later.
         _ if is_awaitable(command) && number == 0 => after(1_000, Answer::More(member("secondary", 2))),
         _ if is_awaitable(command) => Answer::Hang,
-        // The handshake of the monitor, and the handshakes of the pool and of the measurements.
+        // The handshakes of the monitor, of the pool and of the round-trip measurements.
         _ if number < 3 => after(300, Answer::Reply(member("isWritablePrimary", 1))),
         _ => Answer::Reply(member("isWritablePrimary", 1)),
     })
@@ -79,7 +80,8 @@ async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_a
     assert!(average < Duration::from_millis(100) && begun.elapsed() < Duration::from_secs(1), "{average:?}");
 }
 
-/// A client that polls every ten seconds, with an operation that loses its connection after six.
+/// Returns a client that polls every ten seconds. An operation has lost its connection six seconds after the first
+/// check.
 async fn lost_in_a_pause() -> (Server, Client, Events) {
     let server = Server::start(|command, number| match name(command).as_str() {
         "ping" if number == 0 => Answer::Close,
@@ -98,7 +100,7 @@ async fn lost_connection_does_not_put_off_the_next_periodic_check() {
     let (server, client, _) = lost_in_a_pause().await;
     sleep(Duration::from_secs(9)).await;
     let times = server.times(is_hello);
-    // The hello of the monitor, the hello of the pool, and the hello of the monitor on a new connection.
+    // The monitor's hello, the pool's hello, and the monitor's hello on a new connection.
     assert!(close(&times, &[0, 6_000, 10_000]), "{times:?}");
     assert_eq!(client.status().servers[0].server_type, "Standalone");
 }
@@ -138,7 +140,7 @@ async fn operation_that_fails_together_with_a_check_does_not_cancel_the_next_one
             if event.name() != "ServerHeartbeatFailed" || noted.count("ServerHeartbeatFailed") > 1 {
                 return;
             }
-            // The check has failed, but its failure is not yet applied.
+            // The check has failed, but its failure has not been applied yet.
             close_ping.send(()).unwrap();
             let client = of_subscriber.get().unwrap();
             tokio::task::block_in_place(|| {
@@ -199,7 +201,7 @@ async fn state_change_during_a_check_is_met_by_its_end() {
     assert!(close(&times, &[0, 10_000, 11_000]), "{times:?}");
 }
 
-/// Returns the number of heartbeats, and the number of changes to an unknown server without a failed heartbeat.
+/// Returns the number of heartbeats, and how many times the server became unknown without a failed heartbeat.
 fn heartbeats(events: &Events) -> (usize, usize) {
     let (mut is_reported, mut unreported) = (false, 0);
     for event in events.all() {

@@ -120,7 +120,7 @@ async fn write_concern_of_the_options_is_applied_and_that_of_the_command_wins() 
     let options = Options::parse(&format!("mongodb://{}", server.address())).unwrap().write_concern(unmet);
     let strict = Client::new(options).unwrap();
     let document = [rawdoc! { "_id": 1 }];
-    // A standalone server refuses a write concern with three servers.
+    // A standalone server refuses a write concern that requires three servers.
     assert!(strict.insert("writes", "concern", &document).await.is_err());
     let own = rawdoc! { "writeConcern": { "w": 1 } };
     assert_eq!(strict.insert("writes", "concern", &document).options(&own).await.unwrap().inserted, 1);

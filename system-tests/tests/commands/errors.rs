@@ -36,7 +36,7 @@ async fn load_balanced_error_names_its_service_and_the_services_generation() {
     let server = server.await.unwrap();
     let pool = pool_of(options(&server.address()).load_balanced(true));
     let services = services.map(ServiceId::from);
-    // Services are assigned alternately: the first and the third connection belong to the first service.
+    // Services are assigned in turn: the first and the third connection belong to the first service.
     let mut held = Vec::new();
     for turn in 0..3 {
         let connection = pool.check_out().await.unwrap();

@@ -16,7 +16,7 @@ mod requests;
 mod runtimes;
 mod timeouts;
 
-/// Ends a test that hangs.
+/// The time after which a test that hangs fails.
 const AGES: Duration = Duration::from_secs(60);
 
 async fn start() -> EmbeddedServer {
@@ -61,7 +61,8 @@ impl Peer {
     /// Accepts a connection and completes the handshake.
     async fn accept(listener: &TcpListener) -> Self {
         let (stream, _) = listener.accept().await.unwrap();
-        // Otherwise, the system keeps a short piece back until the client's system has acknowledged the one before it.
+        // Without this, the system holds a short piece back until the client's system has acknowledged the previous
+        // piece.
         stream.set_nodelay(true).unwrap();
         let mut peer = Self { stream, incoming: Vec::new() };
         let hello = peer.receive().await;

@@ -101,7 +101,7 @@ async fn cancellation_loses_none_of_several_replies() {
     assert!(replies.next().await.unwrap().is_none());
     assert!(connection.condition().is_reusable());
 
-    // Each reply must answer the one before it.
+    // Each reply must answer the previous reply.
     let mut replies = connection.exhaust(Command::new("test", &get_more)).unwrap();
     let (first, ()) = tokio::join!(replies.next(), async {
         let id = peer.receive().await.header.request_id;
@@ -282,8 +282,8 @@ async fn pool_retries_on_the_next_connection_when_one_was_lost() {
     assert_eq!(pool.metrics().retries, 2, "both connections were lost");
 }
 
-/// Waits until the runtime has noticed what has happened to all sockets. It notices events in their order, and the last
-/// event is a byte that this function sends.
+/// Waits until the runtime has noticed what has happened to all sockets. It notices events in the order in which they
+/// occur, and the last event is a byte that this function sends.
 async fn runtime_notices_sockets() {
     let (listener, address) = listen().await;
     let (sender, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());

@@ -21,7 +21,7 @@ fn serving() -> (Runtime, EmbeddedServer) {
     (runtime, server)
 }
 
-/// Returns a ready pool on that runtime.
+/// Returns a ready pool on this runtime.
 fn pool_on(runtime: &Runtime, options: Options) -> Pool<Endpoint> {
     let pool = options.endpoint().unwrap().pool().runtime(runtime.handle().clone()).build().unwrap();
     pool.ready();

@@ -1,4 +1,4 @@
-//! The ends of drains whose reply does not arrive, does not end, or is invalid.
+//! How drains end if the reply does not arrive, does not end, or is invalid.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ async fn start(documents: u32) -> EmbeddedServer {
     EmbeddedServer::start(EmbeddedOptions { documents, ..EmbeddedOptions::default() }).await.unwrap()
 }
 
-/// Makes the server delay commands of this name.
+/// Makes the server delay commands with this name.
 async fn block(server: &EmbeddedServer, command: &str, time: Duration) {
     let data = doc! {
         "failCommands": [command], "blockConnection": true, "blockTimeMS": i64::try_from(time.as_millis()).unwrap(),

@@ -1,4 +1,4 @@
-//! The extension point, on connections without a server.
+//! The drains of an application's own establisher, on connections without a server.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -140,7 +140,7 @@ async fn connection_that_is_drained_has_no_holder() {
     pool.account_for_holders(true);
     give_up(&pool, &mock, &events).await;
     assert_eq!(pool.holders(), []);
-    // A connection whose use was not noted has no holder either.
+    // A connection whose use was not recorded has no holder either.
     pool.account_for_holders(false);
     pool.account_for_holders(true);
     assert_eq!((pool.status().draining, pool.holders()), (1, vec![]));
@@ -211,7 +211,7 @@ async fn check_out_that_would_wait_takes_the_capacity_of_a_drain() {
 }
 
 /// Queues for the capacity of the only connection, which is being drained, and waits until its close has begun. The
-/// close does not end before the next permit from `close_gate`.
+/// close does not complete until `close_gate` gives it a permit.
 async fn displace<'p>(pool: &'p Pool<Mock>, mock: &Mock) -> Pin<Box<impl Future<Output = CheckedOut> + use<'p>>> {
     mock.0.holds_closes.store(true, Ordering::Relaxed);
     let mut waiting = Box::pin(pool.check_out());
@@ -322,7 +322,7 @@ async fn connection_that_cannot_be_drained_is_closed() {
     }
 }
 
-/// Its `drain` panics before it returns a future.
+/// An establisher whose `drain` panics before it returns a future.
 struct Hasty;
 
 impl Establish for Hasty {
@@ -354,7 +354,7 @@ async fn drain_that_panics_when_called_closes_even_a_reusable_connection() {
     assert_eq!(drains(&pool), (1, [0, 1, 0, 0]));
 }
 
-/// Its `condition` panics once a connection is drained.
+/// An establisher whose `condition` panics once a connection is drained.
 struct Choosy;
 
 /// Whether the last user left a command unfinished, and whether the connection was drained.

@@ -9,5 +9,5 @@ mod panics;
 mod starvation;
 mod storm;
 
-/// Ends a test that hangs.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);

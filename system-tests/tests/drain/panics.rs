@@ -1,4 +1,4 @@
-//! A panic of the environment that judges a drained connection. In a `Pool`, the environment itself catches it.
+//! The environment panics while it judges a drained connection. In a `Pool`, the environment itself catches the panic.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use std::time::Instant;
 use wharf::unstable::pool::{Core, Environment, Grant, Lease};
 use wharf::{Condition, PoolEvent, PoolOptions};
 
-/// Reports that a connection needs a drain, and panics at the next question.
+/// Reports that a connection needs a drain, and panics when it judges the connection again.
 #[derive(Default)]
 struct Judge {
     events: Mutex<Vec<String>>,

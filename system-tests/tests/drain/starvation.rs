@@ -1,5 +1,6 @@
-//! A drain costs nothing: a pool that drains always serves at least as many commands as a pool that closes at once, and
-//! just as soon. The tests use virtual time, so that the counts are exact, and also real servers.
+//! Drains do not starve check-outs: a pool that drains connections always serves at least as many commands as a pool
+//! that closes them at once, and serves them just as soon. Some tests use virtual time, so that the counts are exact,
+//! and some use real sockets.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::AGES;
 
-/// The fate of a connection whose command has timed out.
+/// What happens to a connection after its command has timed out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum After {
     /// The connection is closed.
@@ -23,7 +24,7 @@ enum After {
     Drain { most: Duration, reply: Option<Duration> },
 }
 
-/// Drains with the default `drain_timeout` and a server that never answers.
+/// A drain with the default `drain_timeout`, on a server that never answers.
 const IN_VAIN: After = After::Drain { most: Duration::from_secs(3), reply: None };
 
 /// Connections to a server that falls silent when the test says so.
@@ -111,7 +112,7 @@ impl Scene {
         answered
     }
 
-    /// Asserts that the counts from events are correct now, and stayed within the limit in between.
+    /// Asserts that the counts from events are correct, and that they have never exceeded the limit.
     fn assert_counted(&self, max_pool_size: u32) {
         let (status, counted) = (self.pool.status(), self.counted.lock().unwrap());
         assert_eq!((counted.total, counted.checked_out), (status.total, status.in_use), "{status:?}");
@@ -268,7 +269,7 @@ async fn commands_to_an_occasionally_silent_server_wait_for_no_drain() {
     let pool = pool_of(&server.address(), 4);
     for number in 1..=40_u32 {
         let silent = number % 5 == 0;
-        // Answered commands have all the time that a busy machine may need.
+        // The limit of an answered command is long enough even for a busy machine.
         let limit = if silent { Duration::from_millis(5) } else { Duration::from_secs(30) };
         assert_eq!(ping(&pool, limit).await, !silent, "ping {number}");
     }
@@ -280,7 +281,7 @@ async fn command_after_a_half_open_network_waits_for_no_drain() {
     let down = is_down.clone();
     let script = move || -> Script {
         let down = down.clone();
-        // A connection that runs into the silence once stays dead, as if a firewall had forgotten it.
+        // A connection stays dead once a ping on it has gone unanswered, as if a firewall had forgotten the connection.
         let mut is_dead = false;
         Box::new(move |command| {
             is_dead |= name(command) == "ping" && down.load(Ordering::Relaxed);

@@ -30,8 +30,8 @@ async fn connections_created(pool: &Pool<Endpoint>) -> i64 {
     created.as_i64().or_else(|| created.as_i32().map(i64::from)).unwrap()
 }
 
-/// With four times as many tasks as connections, check-outs wait constantly. A connection that comes back in need of a
-/// drain is closed to make room for the next check-out.
+/// With four times as many tasks as connections, check-outs wait constantly. A connection that is checked in with an
+/// unfinished command is closed to make room for the next check-out.
 #[tokio::test(flavor = "multi_thread")]
 async fn storm_of_cancellations_in_a_full_pool_opens_no_more_than_closing_would() {
     let stormed = storm(32, false).await;
@@ -53,8 +53,7 @@ struct Stormed {
     closed: u64,
 }
 
-/// Makes tasks run commands that are cut short. With `spares`, a task starts a command only if no check-out has to
-/// wait.
+/// Runs tasks whose commands are cut short. With `spares`, a task starts a command only if no check-out has to wait.
 async fn storm(tasks: u64, spares: bool) -> Stormed {
     let mongod = tokio::task::spawn_blocking(|| Mongod::start(MongodOptions::default()).unwrap()).await.unwrap();
     let counts = EventCounts::new();
@@ -88,7 +87,7 @@ async fn storm(tasks: u64, spares: bool) -> Stormed {
                 let large = rawdoc! { "ping": "x".repeat(300_000) };
                 let mut cut_short = 0_u64;
                 for _ in 0..EACH {
-                    // All other tasks may also be about to take a connection.
+                    // Every other task may be about to take a connection at the same moment.
                     while spares && u64::from(pool.status().available) < tasks {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }

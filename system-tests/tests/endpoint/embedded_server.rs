@@ -1,4 +1,4 @@
-//! The embedded server itself, where the other tests do not show that it works.
+//! The embedded server itself, in cases that no other test covers.
 
 use super::*;
 
@@ -11,7 +11,8 @@ async fn malformed_input_closes_only_its_connection() {
         let mut stream = TcpStream::connect(server.address()).await.unwrap();
         stream.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        // The operating system reports the close as an end or as a reset, depending on what was left unread.
+        // The operating system reports the close as the end of the stream or as a reset, depending on what was left
+        // unread.
         let _ = tokio::time::timeout(AGES, stream.read_to_end(&mut answer)).await.unwrap();
         assert!(answer.is_empty());
     }

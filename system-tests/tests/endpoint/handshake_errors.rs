@@ -13,7 +13,7 @@ struct Failed {
     clears_pool: bool,
 }
 
-/// Checks out from a server that gives this answer to commands with that name.
+/// Checks out a connection to a server that gives `answer` to every command with the name `command`.
 async fn check_out(command: &'static str, answer: Answer) -> Failed {
     let script = move || -> Script {
         let answer = answer.clone();
@@ -52,7 +52,7 @@ async fn network_errors_of_the_handshake_are_retryable() {
         for answer in [Answer::Close, Answer::Hang, Answer::Cut(doc! { "ok": 1 }, 20)] {
             let failed = check_out(command, answer.clone()).await;
             let CheckOutError::Establish(error) = &failed.error else { panic!("unexpected error: {}", failed.error) };
-            // The server may be overloaded only before the end of hello.
+            // A failure may be a sign of overload only before the end of hello.
             assert_eq!(error.labels(), if clears_pool { Labels::NONE } else { OVERLOADED }, "{error}");
             assert_eq!(
                 (failed.error.is_retryable(), failed.clears_pool),
@@ -79,7 +79,7 @@ async fn refusals_of_the_handshake_are_retryable_and_clear_the_pool_by_their_cod
         (13436, true, false),
         (10107, true, false),
         (13435, true, false),
-        // An old error code that no specification counts as retryable.
+        // An old error code that no specification lists as retryable.
         (10058, false, false),
         // The server lost its connection to another server.
         (6, true, true),

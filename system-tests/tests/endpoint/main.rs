@@ -24,10 +24,10 @@ mod handshake_errors;
 mod pooled;
 mod protocol;
 
-/// Ends a test that hangs.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
-/// Both labels of a server that may be overloaded.
+/// The two labels of an error that an overloaded server may have caused.
 const OVERLOADED: Labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
 
 async fn start() -> EmbeddedServer {

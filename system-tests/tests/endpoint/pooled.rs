@@ -91,7 +91,7 @@ async fn holder_of_a_command_is_the_line_that_runs_it() {
     assert_eq!(lines, [here, here + 1, here + 2]);
 }
 
-/// Returns a clear whose cause must not become the cause of an interrupted command.
+/// Returns a clear with a cause, which an interrupted command must not report as its own cause.
 fn interruption() -> Clear {
     let cause = std::sync::Arc::new(io::Error::other("the monitor timed out"));
     Clear::new().interrupt_in_use_connections(true).because(cause)
@@ -160,7 +160,7 @@ async fn command_started_on_an_interrupted_connection_is_not_sent() {
     }
     drop(connection);
     assert_eq!(why_closed(reason).await, ConnectionClosedReason::Stale);
-    // An earlier command would be executed before this one.
+    // If a ping had been sent, the server would have executed it before this command.
     connect(&server).await.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     assert_eq!(server.counters().commands("ping"), 0);
 }

@@ -57,7 +57,7 @@ async fn reply_is_bounded_even_if_the_server_announces_a_higher_limit() {
         assert_eq!(connection.hello().max_message_size, i32::MAX as u32);
         connection.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap_err()
     };
-    // A client that trusted the server's limit would wait for the rest.
+    // A client that trusted the server's limit would wait for the rest of the reply.
     let both = async { tokio::join!(using, serving) };
     let (failure, _stream) = tokio::time::timeout(AGES, both).await.unwrap();
     let Some(&WireError::Length { value, most, .. }) = wire_error(&failure) else {
@@ -196,8 +196,8 @@ async fn second_reply_is_refused() {
     assert!(matches!(error, WireError::Unasked { .. }), "{error}");
 }
 
-/// Returns line breaks, escape sequences and changes of direction. Their length is a third of the maximum of a
-/// handshake.
+/// Returns a text of line breaks, escape sequences and changes of writing direction. Its length is about a quarter of
+/// the limit for a reply of the handshake.
 fn hostile_text() -> String {
     "all is well\r\n[ERROR] \u{1b}[2J\u{202e}".repeat(9_000)
 }
@@ -208,7 +208,7 @@ fn assert_printable(text: &str) {
     assert!(!text.contains(|character: char| character.is_control() || character == '\u{202e}'), "{text}");
 }
 
-/// Asserts that neither the error nor its sources can write their own lines into a log.
+/// Asserts that neither the error nor its sources can inject lines into a log.
 #[track_caller]
 fn assert_chain_is_printable(error: &dyn StdError) {
     let mut next = Some(error);
@@ -346,7 +346,7 @@ async fn silent_peer_is_reported_without_a_guess() {
     }
 }
 
-/// A mongod that requires TLS behaves in this way.
+/// A mongod that requires TLS behaves like this.
 #[tokio::test]
 async fn server_that_closes_instead_of_answering_hello_may_require_tls() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

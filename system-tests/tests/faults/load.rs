@@ -19,7 +19,8 @@ const TASKS: usize = 64;
 const DATABASE: &str = "faults";
 /// The database of the new client's load.
 const DATABASE_BESIDE: &str = "beside";
-/// How long an operation may still take after the load was told to stop: less than the time limit of server selection.
+/// How long the last operations may take after the load is told to stop. This is less than the time limit of server
+/// selection.
 const LAST_OPERATION: Duration = Duration::from_secs(15);
 /// How long the pools may take to return to their counts.
 const SETTLING: Duration = Duration::from_secs(10);
@@ -27,7 +28,7 @@ const SETTLING: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 /// How long the usual rate is measured for.
 const USUAL: Duration = Duration::from_secs(2);
-/// How often the load checks whether the rate is back.
+/// How often the load checks whether the rate has recovered.
 const RATE_STEP: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 /// The error code for a second insert with the same `_id`.
@@ -112,7 +113,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts the tasks, on empty collections, and waits until they hold as many connections as they may.
+    /// Starts the tasks, on empty collections, and waits until they hold as many connections as the pools allow.
     pub async fn start(client: &Client) -> Self {
         Self::start_in(client, DATABASE).await
     }
@@ -152,8 +153,8 @@ impl Load {
     /// secondaries may read from different members than before. So in the second half of the time, a new client runs
     /// the same load as the old client, at the same time. The throughput then also counts as recovered if, in the same
     /// second, the old client reaches at least 90 % of the new client's rate, and both together reach at least half of
-    /// the usual rate. The old client's share of this is about a quarter. The comparison takes at least two seconds,
-    /// however long the new client takes to start.
+    /// the usual rate. So the old client must reach about a quarter of the usual rate. The comparison takes at least
+    /// two seconds, however long the new client takes to start.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
         if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {
@@ -391,7 +392,7 @@ impl Outcome {
         }
     }
 
-    /// Prints the line about the scenario.
+    /// Prints the scenario's results on one line.
     pub fn print(&self, scenario: &str, further: &str) {
         println!("{scenario}: {self}{further}");
     }

@@ -92,7 +92,7 @@ fn is_lost(event: &TopologyEvent) -> bool {
         if new.server_type() == ServerType::Unknown && previous.server_type() == ServerType::RsPrimary)
 }
 
-/// Reads, if a server for reads is available.
+/// Reads from the primary, or from a secondary if the primary is not available.
 async fn read(client: &Client) {
     let preference = ReadPreference::new(ReadPreferenceMode::PrimaryPreferred);
     let command = rawdoc! { "find": "counters" };

@@ -1,5 +1,5 @@
-//! How many sockets a client opens. Only the test with a load takes a turn: the others measure no times, and slow none
-//! of the tests that do.
+//! How many sockets a client opens. Only the test with a load waits for its turn. The other tests measure no times, and
+//! do not slow down the tests that do.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 use super::load::Load;
 use super::{blocking, turn, within};
 
-/// Returns how many connections with this application name each member has, by its `currentOp`.
+/// Returns how many connections with this application name each member reports in its `currentOp`.
 async fn sockets(set: &Arc<ReplicaSet>, app_name: &'static str) -> [usize; 3] {
     let set = set.clone();
     let command = rawdoc! {
@@ -59,7 +59,8 @@ async fn sockets_are_as_many_as_promised() {
         let of_primary = set.clone();
         let primary = blocking(move || of_primary.primary().unwrap().unwrap()).await;
 
-        // Two connections monitor each member, and only the primary is used: at most maxPoolSize + 6.
+        // Two connections monitor each member, and only the primary is used. So there are at most maxPoolSize + 6
+        // sockets.
         let used = client(&set, "used", "maxPoolSize=10&heartbeatFrequencyMS=500");
         used.connect().await.unwrap();
         let load = Load::start(&used).await;
@@ -83,7 +84,7 @@ async fn sockets_are_as_many_as_promised() {
         kept.connect().await.unwrap();
         reaches(&set, "kept", [5; 3]).await;
 
-        // Idle sockets are closed at once, and sockets in use are closed when they come back.
+        // Idle sockets are closed at once, and sockets in use are closed when their connections are checked in.
         let held = kept.check_out(&ReadPreference::new(ReadPreferenceMode::Primary)).await.unwrap();
         assert!(!kept.shutdown(Duration::ZERO).await, "a connection is in use");
         reaches(&set, "kept", each(primary, 1, 0)).await;
@@ -107,14 +108,14 @@ async fn sockets_with_the_defaults_are_as_many_as_promised() {
         let primary = blocking(move || of_primary.primary().unwrap().unwrap()).await;
         let client = Client::new(Options::parse(&format!("{}&appName=defaults", set.uri())).unwrap()).unwrap();
 
-        // Only the primary is used: maxPoolSize + 6.
+        // While only the primary is used, there are maxPoolSize + 6 sockets.
         let on_primary = ReadPreference::new(ReadPreferenceMode::Primary);
         let mut held = vec![hold_all(&client, &on_primary).await];
         reaches(&set, "defaults", each(primary, MAX_POOL_SIZE + 2, 2)).await;
         one_more_waits(&client, &on_primary, &mut held[0]).await;
         assert_eq!(sockets(&set, "defaults").await, each(primary, MAX_POOL_SIZE + 2, 2));
 
-        // All members are used: (maxPoolSize + 2) x 3.
+        // Once all members are used, there are (maxPoolSize + 2) x 3 sockets.
         for member in (0..3).filter(|&member| member != primary) {
             let tags = [("member", member.to_string())];
             let on_member = ReadPreference::new(ReadPreferenceMode::Secondary).tag_set(tags);
@@ -139,7 +140,7 @@ async fn hold_all(client: &Client, preference: &ReadPreference) -> Vec<Connectio
     held
 }
 
-/// Checks that, if all connections of a pool are held, another check-out waits until a connection comes back.
+/// Checks that, if all connections of a pool are held, another check-out waits until a connection is checked in.
 async fn one_more_waits(client: &Client, preference: &ReadPreference, held: &mut Vec<Connection<Endpoint>>) {
     let is_there = || client.status().servers.iter().any(|server| server.pool.is_some_and(|pool| pool.waiting == 1));
     let waiter = async {

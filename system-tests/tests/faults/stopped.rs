@@ -37,7 +37,7 @@ async fn client_that_was_stopped_fails_no_operation() {
             assert_ne!(output.read_line(&mut said).await.unwrap(), 0, "the child has ended: {said}");
         }
         signal(&child, "STOP").await;
-        // The stop is the fault.
+        // The process is stopped for this time, which is the fault under test.
         tokio::time::sleep(STOPPED).await;
         signal(&child, "CONT").await;
         child.stdin.take().unwrap().write_all(b"go on\n").await.unwrap();

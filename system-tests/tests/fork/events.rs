@@ -1,4 +1,4 @@
-//! The counts that follow from a forked child's events.
+//! The counts that a subscriber can derive from a forked child's events.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -59,8 +59,8 @@ fn recorder() -> (Arc<Mutex<Vec<PoolEvent>>>, impl Fn(&PoolEvent) + Send + Sync 
     (events, subscriber)
 }
 
-/// The specification requires a forked pool to clear itself. To a subscriber it is the same pool, and its connections
-/// are closed in the child.
+/// The specification requires a forked pool to clear itself. For a subscriber it remains the same pool, whose
+/// connections are closed in the child.
 pub fn counts_from_events_add_up_in_the_child() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let mock = Mock::default();

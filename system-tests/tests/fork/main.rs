@@ -38,10 +38,10 @@ struct Counters {
     /// Connections closed or dropped by a process that did not open them.
     violated: AtomicU32,
     cleared: AtomicU32,
-    /// `PoolCleared` events whose subscriber found the pool cleared.
+    /// `PoolCleared` events during which a subscriber looked at the pool and found it cleared.
     cleared_in_use: AtomicU32,
     pool_closed: AtomicU32,
-    /// Lets a drain end. Not used while the parent has other threads.
+    /// Lets a drain complete. Not used while the parent has other threads.
     drained: Notify,
     /// While set, no connection is opened.
     opens_nothing: AtomicBool,
@@ -138,7 +138,7 @@ fn forked_child_starts_over_and_the_parent_continues() {
     }
 }
 
-/// As when a paused or closed pool is cleared: no event is emitted.
+/// No event is emitted, as when a paused or closed pool is cleared.
 fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     let parent = Parent::new(0);
     let counters = parent.mock.0.clone();
@@ -169,7 +169,8 @@ fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     });
 }
 
-/// The child uses its pool before it has a runtime. Once it has a runtime, the pool is still populated.
+/// The child uses its pool before it has a runtime. This does not prevent the pool from being populated once there is a
+/// runtime.
 fn child_without_a_runtime_gets_its_background_task_later() {
     let parent = Parent::with_options(0, PoolOptions::default().max_pool_size(SIZE).min_pool_size(3));
     in_child("no runtime at first", || {
@@ -220,7 +221,7 @@ fn inherited_drain_stays_the_parents() {
         let pool = Pool::builder("mock:27017", mock.clone()).build().unwrap();
         pool.ready();
         pool.check_out().await.unwrap().needs_drain = true;
-        // Runs until the task waits for the drain.
+        // Runs the tasks until the drain is waiting.
         while pool.status().pending > 0 {
             tokio::task::yield_now().await;
         }
@@ -410,7 +411,7 @@ impl Parent {
             for _ in 0..SIZE {
                 all.push(pool.check_out().await.unwrap());
             }
-            // A connection counts as pending until the task that opened it has noticed its delivery.
+            // A connection counts as pending until the task that opened it notices that the connection was delivered.
             let settled = async {
                 while pool.status().pending > 0 {
                     tokio::task::yield_now().await;
@@ -428,7 +429,7 @@ impl Parent {
                         let connection = pool.check_out().await.unwrap();
                         tokio::task::yield_now().await;
                         drop(connection);
-                        // Takes the other locks.
+                        // Reading the status takes the pool's other locks.
                         let _ = pool.status();
                         count(&rounds);
                     }
@@ -546,7 +547,7 @@ fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32
         let first = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         let second = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         ensure(first.is_ours() && second.is_ours(), Wrong::AParentsConnection)?;
-        // The ids continue the parent's ids: to a subscriber it is the same pool after a clear.
+        // The ids continue the parent's ids, because for a subscriber it is the same pool after a clear.
         ensure((first.id(), first.generation()) == (u64::from(SIZE) + 1, 1), Wrong::AParentsConnection)?;
         drop((first, second));
         drop(pool.check_out().await.map_err(|_| Wrong::NotServed)?);

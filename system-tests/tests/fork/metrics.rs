@@ -28,7 +28,7 @@ pub fn child_counts_from_zero() {
     in_child("that counts", || {
         let ensure = |holds: bool| if holds { Ok(()) } else { Err(Wrong::DoesNotAddUp) };
         ensure(counts() == ((0, 0, 0), 0, 0))?;
-        // Operations that the parent began do not end in the child.
+        // Operations that the parent began are not counted when the child drops them.
         drop((held.take(), waits.take()));
         ensure(counts() == ((0, 0, 0), 0, 0))?;
         pool.ready();

@@ -1,5 +1,5 @@
-//! Forks by a thread that has a note of the pool (`src/pool/core/nearby.rs`). A hit and its check-in do not look for a fork, so
-//! the child must forget the note.
+//! Forks by a thread that has a note of the pool (`src/pool/core/nearby.rs`). A hit and its check-in do not check
+//! whether the process has forked, so the child must forget the note.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -27,7 +27,7 @@ fn pool(subscriber: Option<fn(&PoolEvent)>) -> (Runtime, Pool<Mock>, Connection<
     (runtime, pool, held, mock)
 }
 
-/// Checks that the child gives up both a connection and the pool of the parent.
+/// Checks that the child abandons the parent's connection, and that its pool is cleared.
 fn gives_up(runtime: &Runtime, pool: &Pool<Mock>, held: Connection<Mock>, mock: &Mock) -> Result<(), Wrong> {
     drop(held);
     if (read(&mock.0.abandoned), read(&mock.0.closed), read(&mock.0.violated)) != (1, 0, 0) {
@@ -55,7 +55,7 @@ pub fn child_of_a_thread_with_a_note_gets_no_connection_of_the_parent() {
     assert_eq!((pool.status().in_use, pool.status().available), (1, 1));
 }
 
-/// The result of `fork` in the subscriber. Before the fork, it is 1 once the subscriber may fork, and -1 until then.
+/// The result of `fork` in the subscriber. Before the fork, it is -1 until the subscriber may fork, and then 1.
 static FORKED: AtomicI32 = AtomicI32::new(-1);
 const MAY_FORK: i32 = 1;
 
@@ -67,8 +67,8 @@ fn forks(event: &PoolEvent) {
     }
 }
 
-/// A subscriber forks in the middle of a check-out, after the check-out has looked for a fork. The child continues this
-/// check-out.
+/// A subscriber forks in the middle of a check-out, after the check-out has checked for a fork. The child continues
+/// this check-out.
 #[allow(unsafe_code)]
 pub fn child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool() {
     let (runtime, pool, held, mock) = pool(Some(forks));
@@ -79,7 +79,7 @@ pub fn child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool() {
     if pid == 0 {
         // SAFETY: the signal has no handler, so it ends the process.
         unsafe { libc::alarm(DEADLINE) };
-        // It may belong to the parent.
+        // The connection may belong to the parent.
         std::mem::forget(outcome);
         let wrong = gives_up(&runtime, &pool, held, &mock).err().unwrap_or(Wrong::Nothing);
         // SAFETY: `_exit` may be called at any time.

@@ -1,4 +1,4 @@
-//! Files through the client that blocks.
+//! Files through the blocking client.
 
 use std::io::{BufRead, Read, Write};
 use std::sync::Arc;

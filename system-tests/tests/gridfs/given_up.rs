@@ -1,5 +1,4 @@
-//! Uploads that are aborted or dropped after something has failed or has been cancelled, on a server that follows a
-//! script.
+//! Uploads that are aborted or dropped after a failure or a cancellation, on a server that follows a script.
 
 use std::time::Duration;
 
@@ -74,7 +73,7 @@ async fn drop_keeps_the_chunks_of_another_file_with_the_same_id() {
     let mut upload = bucket.open_upload_stream("file").id(5).await.unwrap();
     assert!(timeout(SOON, upload.write_all(b"0123")).await.is_err());
     drop(upload);
-    // The insert is answered meanwhile.
+    // The reply to the insert arrives during this time.
     sleep(Duration::from_secs(10)).await;
     assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks"]);
 }
@@ -124,7 +123,7 @@ async fn abort_after_a_failed_shutdown_deletes_the_last_chunk() {
     upload.write_all(b"0").await.unwrap();
     assert!(upload.shutdown().await.is_err());
     upload.abort().await.unwrap();
-    // The document belongs to the other file.
+    // The document with this `_id` belongs to another file, so it is not deleted.
     assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks", "insert fs.files", "delete fs.chunks"]);
 }
 
@@ -149,7 +148,7 @@ async fn abort_deletes_a_document_that_may_have_been_stored() {
         |key: &str| commands.iter().find(|command| command.get_str(key).is_ok_and(|of| of == "fs.files")).unwrap();
     let file = of_files("insert").get_array("documents").unwrap()[0].as_document().unwrap();
     let deletion = of_files("delete").get_array("deletes").unwrap()[0].as_document().unwrap();
-    // Another file with the same `_id` has another date.
+    // If another file has the same `_id`, its date is different.
     let filter = doc! { "_id": 5, "uploadDate": file.get("uploadDate").unwrap() };
     assert_eq!(deletion.get_document("q").unwrap(), &filter);
 }

@@ -76,7 +76,7 @@ async fn scripted(
     (server, client)
 }
 
-/// Answers like a server whose bucket has a file, and whose writes each concern one document.
+/// Answers like a server whose bucket has one file. Each write affects one document.
 fn answer(command: &Document) -> Answer {
     Answer::Reply(match name(command).as_str() {
         "find" => {

@@ -99,7 +99,7 @@ async fn upload_that_has_failed_keeps_its_error_and_cleans_nothing_up() {
     }
     let error = upload.finish().await.unwrap_err();
     assert_eq!(error.code(), Some(14031));
-    // Another command comes after all commands that the drop would have caused.
+    // This ping arrives after any command that the drop might have sent.
     client.run_command("db", &bson::rawdoc! { "ping": 1 }).await.unwrap();
     assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks", "ping "]);
 }

@@ -39,7 +39,7 @@ const READ_PREFERENCES: &str = include_str!("../../../src/guide/read_preferences
 
 #[test]
 fn guide_contains_the_code_that_is_tested_here() {
-    /// The code in a chapter, in its order.
+    /// Lists each chapter with its text and its examples, in the order of the chapter.
     macro_rules! chapters {
         ($($chapter:ident: $($file:ident)*;)*) => {[$((
             stringify!($chapter),
@@ -239,7 +239,7 @@ async fn scrape_has_pools_and_commands() {
     }
 }
 
-/// A replica set of one server with six accounts of 100 each, and a client of it.
+/// A replica set of one server, which holds six accounts of 100 each, and a client of it.
 struct Bank {
     client: Client,
     admin: DirectConnection,
@@ -268,7 +268,7 @@ impl Bank {
             if reply.get_bool("isWritablePrimary").unwrap() {
                 break;
             }
-            // The server answers once its state changes.
+            // The server answers as soon as its state changes.
             let version = reply.get_document("topologyVersion").unwrap().to_owned();
             hello = rawdoc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 10_000 };
         }
@@ -475,7 +475,7 @@ async fn new_orders_are_passed_on_once_over_two_runs() {
     let bank = Bank::open().await;
     let client = &bank.client;
     client.run_command("shop", &rawdoc! { "create": "orders" }).await.unwrap();
-    // No event comes before this token.
+    // The token is from before the inserts, so it precedes all their events.
     let mut changes = client.watch(wharf::client::WatchTarget::Collection("shop", "orders"), ()).await.unwrap();
     changes.next_if_any().await.unwrap();
     let mut token = changes.resume_token().map(ToOwned::to_owned);

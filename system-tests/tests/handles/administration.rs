@@ -191,7 +191,7 @@ async fn administration_sends_the_commands_of_the_specifications() {
             doc! { "dropIndexes": "orders", "index": { "a": 1 }, "writeConcern": &w },
             doc! { "renameCollection": "shop.orders", "to": "shop.done", "dropTarget": true, "writeConcern": &w },
             doc! { "listCollections": 1, "comment": "c", "nameOnly": true, "cursor": {} },
-            // The server itself passes the comment on.
+            // The server itself applies the comment to the `getMore`, so the client sends none.
             more("c"),
             doc! {
                 "listCollections": 1, "filter": { "options.capped": true }, "authorizedCollections": true, "cursor": {},

@@ -11,7 +11,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{Order, arrived, scripted, scripted_as};
 
-/// The reply to a `bulkWrite` with these outcomes. Its cursor has ended.
+/// Returns the reply to a `bulkWrite` with these outcomes. Its cursor is exhausted.
 fn reply(counts: Document, outcomes: Vec<Document>) -> Document {
     let mut reply = doc! {
         "ok": 1, "nErrors": 0, "nInserted": 0, "nUpserted": 0, "nMatched": 0, "nModified": 0, "nDeleted": 0,
@@ -21,7 +21,7 @@ fn reply(counts: Document, outcomes: Vec<Document>) -> Document {
     reply
 }
 
-/// The same reply, with a cursor that has more outcomes.
+/// Returns the same reply, but with a cursor that has more outcomes.
 fn open(counts: Document, outcomes: Vec<Document>) -> Document {
     let mut reply = reply(counts, outcomes);
     reply.get_document_mut("cursor").unwrap().insert("id", 7_i64);
@@ -33,7 +33,8 @@ fn refused(index: i32) -> Document {
     doc! { "ok": 0, "idx": index, "code": 11_000, "errmsg": "E11000 duplicate key", "n": 0 }
 }
 
-/// Starts a server that accepts two writes in a command, and answers commands of the same name one after another.
+/// Starts a server that accepts at most two writes in a command. `answers` gets the name of a command, and its index
+/// among the commands of that name.
 async fn start(
     parameters: &str,
     answers: impl Fn(&str, usize) -> Document + Clone + Send + 'static,
@@ -402,7 +403,7 @@ async fn write_without_acknowledgement_says_so() {
     let (server, client) = start("w=0", |_, _| doc! { "ok": 1 }).await;
     let written = client.bulk_write(inserts(&client, 2)).ordered(false).await.unwrap();
     assert_eq!((written.acknowledged, written.inserted_count), (false, 0));
-    // Nothing waited for this command to arrive.
+    // The call returned without waiting for the command to arrive.
     while arrived(&server).is_empty() {
         tokio::task::yield_now().await;
     }

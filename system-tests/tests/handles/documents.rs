@@ -1,4 +1,4 @@
-//! Documents through handles, on a real server.
+//! Reading and writing documents through handles, on a real server.
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ async fn documents_may_borrow_from_the_batch() {
         id: i32,
         customer: &'b str,
     }
-    /// A handle of a type with one lifetime is a handle of the type with any shorter lifetime.
+    /// A handle of a type with a lifetime can be used where a handle with a shorter lifetime is expected.
     fn shorter<'s>(orders: &'s Collection<Customer<'static>>, _: &'s str) -> &'s Collection<Customer<'s>> {
         orders
     }

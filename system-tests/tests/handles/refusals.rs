@@ -9,7 +9,7 @@ use super::{Order, scripted};
 
 #[tokio::test]
 async fn value_that_cannot_be_sent_is_named_with_its_argument() {
-    // There is no server to which anything could be sent.
+    // No server listens here, so a call that tried to send something would fail differently.
     let orders = Client::from_uri("mongodb://127.0.0.1:1").unwrap().database("shop").collection::<Document>("orders");
     let set = doc! { "$set": { "paid": true } };
     let refusals: [(ClientError, &str); 23] = [

@@ -13,24 +13,26 @@ use std::process::Command;
 /// Tells the test binary that it is the measured program, and how many rounds to run.
 const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
 
-/// Rounds of the shorter run. Two runs of the harness itself differ by a few hundred instructions, for example in the
-/// digits of a duration that it prints or in a task of the runtime. That is far below one instruction per round.
+/// The rounds of the shorter run. The harness itself varies by a few hundred instructions between two runs, for example
+/// with the digits of a duration that it prints or with a task of the runtime. This is far below one instruction per
+/// round.
 const FEW: u64 = 20_000;
 const MANY: u64 = 2 * FEW;
 
 /// The cost of one round of a program.
 pub struct Cost {
-    /// Instructions, inside the program and outside.
+    /// The instructions inside and outside the program.
     pub instructions: f64,
     /// The program's locked instructions, by address.
     pub locked: Vec<Locked>,
-    /// The program's functions and their instructions. Instructions that not every round executes are left out.
+    /// The program's functions and their instructions, without those instructions that only some rounds execute.
     pub inside: BTreeMap<String, u64>,
     /// Functions of other objects (libc, the system) and their instructions.
     pub outside: BTreeMap<String, u64>,
 }
 
-/// A locked instruction: one with a `lock` prefix, or an `xchg` with a memory operand, which locks without a prefix.
+/// A locked instruction: it has a `lock` prefix, or it is an `xchg` with a memory operand, which locks without a
+/// prefix.
 pub struct Locked {
     /// How many times a round executes it.
     pub executions: u64,
@@ -74,7 +76,7 @@ impl fmt::Display for Cost {
 ///
 /// # Panics
 ///
-/// If the measurement is impossible, as in a debug build, or without valgrind or objdump.
+/// Panics if the measurement is impossible, for example in a debug build, or without valgrind or objdump.
 pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     if let Ok(rounds) = env::var(ROUNDS) {
         program(rounds.parse().expect("the number of rounds is not a number"));
@@ -113,8 +115,8 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     Cost { instructions, locked, inside, outside }
 }
 
-/// Makes callgrind forget all instructions so far. This is for programs whose set-up differs from run to run: for
-/// example, a pool calibrates its clock against the system's.
+/// Makes callgrind discard the instructions that it has counted so far. Programs call this if their set-up differs from
+/// run to run: for example, a pool calibrates its clock against the system's.
 #[inline(never)]
 pub fn begin_counting() {
     black_box(());

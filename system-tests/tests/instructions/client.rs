@@ -21,9 +21,9 @@ use crate::callgrind::{Cost, begin_counting, cost_of_a_round};
 /// The functions of the library, and the functions that it uses for selection.
 const OWN: [&str; 5] = ["wharf::", "bson::", "arc_swap::", "client::rounds", "poll_fn::PollFn"];
 
-/// Measures rounds of a program on a server with or without sessions, prints their cost, and asserts at most `most`
-/// instructions of the library. The bound is up to 15 % above the measurement with rustc 1.95, to allow for other
-/// compilers.
+/// Measures rounds of a program on a server with or without sessions, prints their cost, and asserts that the library
+/// executes at most `most` instructions. The bound is up to 15 % above the measurement with rustc 1.95, to allow for
+/// other compilers.
 fn measure<F: Future<Output = ()> + 'static>(
     test: &str,
     has_sessions: bool,
@@ -53,7 +53,7 @@ fn measure<F: Future<Output = ()> + 'static>(
     for (function, instructions) in &cost.outside {
         println!("  outside, {instructions} of {function}");
     }
-    // A tokio function, which a thread calls before it goes to sleep if its runtime has a timer.
+    // A thread calls this tokio function before it goes to sleep, if its runtime has a timer.
     let sleeps_with_timer = cost.inside.keys().any(|function| function.contains("park_thread_timeout"));
     assert!(
         !sleeps_with_timer,

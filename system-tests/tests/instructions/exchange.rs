@@ -52,7 +52,7 @@ const STACK: u64 = 4;
 /// The size of a command's future in bytes, which is part of its task's memory. Measured: 136, with rustc 1.95.
 const FUTURE: usize = 152;
 
-/// A command's stack frames have room for the work of every command, but not for rare work.
+/// A command's stack frames have room only for what every command needs. Rare work does not enlarge them.
 #[test]
 #[ignore = "of optimised code; CI runs it"]
 fn command_needs_little_stack() {

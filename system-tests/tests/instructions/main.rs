@@ -2,11 +2,11 @@
 //! outside the program, such as the allocator, the system and the clock.
 //!
 //! Timings depend on the machine and on other load on it. These counts do not, so they can be asserted. Each program
-//! runs under callgrind with N and with 2N rounds. The difference belongs to N rounds, because start-up, warm-up and
-//! the test harness cancel out.
+//! runs under callgrind with N and with 2N rounds. The difference is the cost of N rounds, because start-up, warm-up
+//! and the test harness cancel out.
 //!
-//! Linux on `x86_64` only: the bounds, and the definition of a locked instruction, belong to that architecture. The tests
-//! need valgrind and objdump, so they are ignored by default:
+//! The tests run only on Linux on `x86_64`, because the bounds and the definition of a locked instruction are specific
+//! to that architecture. The tests need valgrind and objdump, so they are ignored by default:
 //!
 //! ```sh
 //! cargo test -p wharf-system-tests --profile bench --test instructions -- --ignored
@@ -47,7 +47,7 @@ const POOL_INSTRUCTIONS_WITHOUT_METRICS: f64 = 90.0;
 /// Measured: 135.
 const POOL_INSTRUCTIONS_WITH_CHECKS: f64 = 142.0;
 
-/// The same operations, with connections whose lifetime is limited. This takes a reading of the clock. Measured: 446.
+/// The same operations, with connections whose lifetime is limited. Each use reads the clock. Measured: 446.
 const POOL_INSTRUCTIONS_WITH_LIFETIMES: f64 = 470.0;
 
 /// The same operations, with connections that are checked before each use, by a check that does nothing. Measured:
@@ -73,7 +73,7 @@ fn pairs_on_the_core<const METERED: bool>(rounds: u64) {
     let core = Core::new("here:1", PoolOptions::default(), 1, Alone::<METERED>).unwrap();
     core.ready();
     fill(&core);
-    // The thread makes a note of its shard.
+    // This makes the thread note its shard.
     drop(core.try_take());
     for _ in 0..rounds {
         drop(black_box(core.try_hit().map(Hit::begin).expect("no connection is available")));
@@ -99,7 +99,7 @@ fn pair_on_the_pool_without_metrics() {
     assert_hit_path(&cost, POOL_INSTRUCTIONS_WITHOUT_METRICS);
 }
 
-/// The default policy of the check before use costs two readings of a coarse clock, each of them a load.
+/// The default policy of the check before use reads a coarse clock twice, and each reading is a load.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_pool_with_checks() {
@@ -201,7 +201,7 @@ fn assert_hit_path(cost: &Cost, most: f64) {
     assert!(cost.instructions <= most, "more than {most} instructions: {cost}");
 }
 
-/// Opens the connections that remain available.
+/// Opens the connections, which then stay available.
 fn fill<const METERED: bool>(core: &Arc<Core<Alone<METERED>>>) {
     let mut context = Context::from_waker(Waker::noop());
     let mut opened = Vec::new();
@@ -248,7 +248,7 @@ unsafe impl<const METERED: bool> Environment for Alone<METERED> {
     }
 }
 
-/// Connections that are just numbers.
+/// Opens connections that are just numbers.
 struct Numbers<const METERED: bool, const CHECKS: bool>;
 
 impl<const METERED: bool, const CHECKS: bool> Establish for Numbers<METERED, CHECKS> {

@@ -1,5 +1,5 @@
-//! The cost of messages, including their allocations: zstd's library does not use Rust's allocator, which
-//! `wire_allocations` counts.
+//! The cost of encoding and decoding messages, including zstd's allocations. zstd's library does not use Rust's
+//! allocator, so `wire_allocations` cannot count them.
 
 use std::hint::black_box;
 
@@ -65,7 +65,7 @@ fn decoding_a_large_reply() {
     assert_cost(&cost, DECODE_INSTRUCTIONS);
 }
 
-/// zstd's contexts are reused, so its library allocates nothing, either. `wire_allocations` cannot see into that
+/// zstd's contexts are reused, so its library does not allocate either. `wire_allocations` cannot see into that
 /// library.
 #[test]
 #[cfg(feature = "zstd")]

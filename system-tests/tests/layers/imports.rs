@@ -1,4 +1,4 @@
-//! Reads the sources to find out which modules of the library use each other. Tests do not count.
+//! Reads the sources to find out which modules of the library use each other. Tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,8 @@ pub fn uses() -> Uses {
     let codes = codes();
     let paths: BTreeMap<&Module, Vec<Named>> = codes.iter().map(|(module, code)| (module, paths(code))).collect();
     let mut exports = Exports::new();
-    // A re-export may refer to another re-export, through as many levels as rooms are nested.
+    // A re-export may refer to another re-export. Each pass resolves one more level, and rooms are not nested more
+    // deeply.
     for _ in 0..4 {
         let mut found = Exports::new();
         for (&module, paths) in &paths {
@@ -40,8 +41,8 @@ pub fn uses() -> Uses {
     paths.into_iter().map(|(module, paths)| (module.clone(), used(module, paths))).collect()
 }
 
-/// Returns the groups of modules that use each other, directly or through other modules of the group. A module's use of
-/// the modules inside it does not count.
+/// Returns the groups of modules that use each other, directly or through other modules of the group. A use of a module
+/// by the module that contains it is ignored.
 pub fn circles(uses: &Uses) -> BTreeSet<BTreeSet<Module>> {
     let is_inside = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with("::"));
     let reached = |from: &Module| {
@@ -97,13 +98,14 @@ struct Named {
 fn paths(code: &str) -> Vec<Named> {
     let mut paths = Vec::new();
     for statement in code.split(';') {
-        // The text up to a semicolon ends with the import, if it has one. Attributes and blocks may precede the import.
+        // If the text before a semicolon contains an import, it ends with that import. Attributes and blocks may
+        // precede the import.
         let Some((before, tree)) = statement.rsplit_once("use ") else { continue };
         let line = before.rsplit('\n').next().unwrap();
         let is_export = line.trim().starts_with("pub");
         if line.trim().is_empty() || is_export {
             let mut all = Vec::new();
-            // In a module inside the file, `super` is the file.
+            // In a module inside the file, `super` is the file's own module.
             let tree = if line.starts_with(' ') { tree.replacen("super::", "self::", 1) } else { tree.to_owned() };
             expand(&[], &tree, &mut all);
             paths.extend(all.into_iter().map(|segments| Named { segments, is_export }));

@@ -1,5 +1,5 @@
-//! Floors: a module uses only its own floor and the floors below it. A wing is a row of floors, and uses only the wings
-//! before it.
+//! Floors: a module uses only its own floor and the floors below it. A wing is a group of consecutive floors, and uses
+//! only the wings before it.
 #![cfg(not(any(loom, shuttle)))]
 
 mod imports;

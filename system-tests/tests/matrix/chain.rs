@@ -69,7 +69,7 @@ async fn pool_works_through_the_whole_chain() {
     let options = chain.options("", "").await.unwrap();
     assert_eq!(use_pool(options.clone()).await.as_deref(), Some("app"));
     let requests = chain.proxy.requests();
-    // One request for each of the pool's connections, and no more.
+    // The proxy got one request for each of the pool's connections, and no others.
     assert_eq!(requests.len(), 3);
     assert!(requests.iter().all(|asked| (&*asked.host, asked.port, asked.by_name) == (SERVER_NAME, 4711, true)));
 
@@ -109,7 +109,7 @@ async fn each_broken_link_is_reported_as_itself() {
     options.hosts = localhost(4711).hosts;
     assert_refused(options.clone(), Stage::Proxy, none).await;
 
-    // An error that the proxy reports about the server does not come from the server.
+    // If the proxy reports an error about the server, the error does not come from the server itself.
     for code in [1, 3, 4, 5] {
         let address = chain.secured.mongod.address();
         let chain = Chain::new(Arc::clone(&chain.secured), address, Some(SocksFault::Refuse(code))).await;

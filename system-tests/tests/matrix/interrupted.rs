@@ -21,7 +21,8 @@ enum Outcome {
     Success,
 }
 
-/// Checks out of a new pool of `endpoint` and runs a command. Asserts the conditions that hold for every failure.
+/// Checks out a connection from a new pool of `endpoint`, and runs a command. Asserts the conditions that hold for
+/// every failure.
 async fn attempt(endpoint: &Endpoint) -> Outcome {
     let pool = endpoint.clone().pool().build().unwrap();
     pool.ready();
@@ -64,9 +65,9 @@ async fn attempt(endpoint: &Endpoint) -> Outcome {
     outcome
 }
 
-/// Opens a connection without a fault. The server gives it tickets to resume its session, and each later attempt uses
-/// one. So every attempt after this one transfers the same number of bytes. An attempt that comes as far as
-/// authentication has got a new ticket.
+/// Opens a connection without a fault, so that all later attempts transfer the same number of bytes: the server sends
+/// tickets for resuming the TLS session, and each later attempt uses a ticket. An attempt that reaches authentication
+/// has received a new ticket.
 async fn warm(relay: &Relay, endpoint: &Endpoint) {
     relay.pass();
     // With a short time limit, a busy machine may need more than one attempt.
@@ -74,7 +75,7 @@ async fn warm(relay: &Relay, endpoint: &Endpoint) {
     tokio::time::timeout(AGES, succeed).await.expect("no attempt succeeds without a fault");
 }
 
-/// The number of bytes between two cuts in the TLS handshake. Other tests cut it at every byte.
+/// The number of bytes between two cuts in the TLS handshake. Other tests cut the handshake at every byte.
 const STEP: u64 = 61;
 
 #[tokio::test]

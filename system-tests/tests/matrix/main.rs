@@ -57,9 +57,10 @@
 //! | | | `reauthentication::failed_reauthentication_is_reported_and_closes_the_connection` |
 //! | | PLAIN, each way to end it | `reauthentication::reauthentication_reports_how_it_ended` |
 //!
-//! All tests assert the labels of overload. They are present if the network fails the connection before the end of
-//! hello, and absent for failures of names, proxies, certificates and authentication (CMAP, "Backpressure-enabled"). A
-//! mongod that rejects a client's certificate closes without an alert, which a client cannot tell from overload.
+//! All tests assert the labels of overload. They are present if the connection fails because of the network before the
+//! end of hello, and absent for failures of names, proxies, certificates and authentication (CMAP,
+//! "Backpressure-enabled"). A mongod that rejects a client's certificate closes without an alert, which a client cannot
+//! tell from overload.
 #![cfg(not(any(loom, shuttle)))]
 #![cfg(all(feature = "snappy", feature = "zlib", feature = "zstd", feature = "srv"))]
 
@@ -92,10 +93,10 @@ mod pools;
 mod reauthentication;
 mod silent;
 
-/// Ends a test that hangs.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
-/// Both labels of a server that may be overloaded.
+/// The two labels of an error that an overloaded server may have caused.
 const OVERLOADED: Labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
 
 /// The user of the certificate [`Pem::Client`].
@@ -103,7 +104,8 @@ const CLIENT: &str = "CN=client,O=wharf";
 
 /// A mongod that requires authentication, with TLS and a Unix domain socket.
 struct Secured {
-    // This field is before the files: fields are dropped in this order, and the server needs its files until it ends.
+    // This field comes before the files, because fields are dropped in the order of their declaration, and the server
+    // needs its files until it exits.
     mongod: Mongod,
     certificates: Certificates,
     folder: Folder,
@@ -136,7 +138,8 @@ impl Secured {
         secured
     }
 
-    /// Returns the server that the tests share. It requires no client certificate and ends with its last user.
+    /// Returns the server that the tests share. It requires no client certificate, and exits when the last test that
+    /// uses it drops it.
     async fn shared() -> Arc<Self> {
         static SHARED: tokio::sync::Mutex<Weak<Secured>> = tokio::sync::Mutex::const_new(Weak::new());
         let mut shared = SHARED.lock().await;
@@ -158,7 +161,7 @@ impl Secured {
         localhost(self.mongod.port()).tls(self.trust())
     }
 
-    /// Returns the same options with a user.
+    /// Returns the options that `options` returns, with a user.
     fn as_user(&self) -> Options {
         self.options().credential(user())
     }
@@ -181,7 +184,7 @@ impl Secured {
     }
 }
 
-/// The right to set the fail point.
+/// The permission to set the fail point.
 struct FailPoint {
     _turn: tokio::sync::MutexGuard<'static, ()>,
 }
@@ -218,8 +221,8 @@ async fn run(pool: &Pool<Endpoint>, database: &str, command: Document) -> Result
     tokio::time::timeout(AGES, pool.run_command(database, &command)).await.expect("the command hangs")
 }
 
-/// Uses a pool with these options like an application: it holds several connections at a time, runs commands on each,
-/// and does so again after check-in. Returns the user that the server authenticated them as.
+/// Uses a pool with these options as an application does: checks out several connections at a time, runs commands on
+/// each of them, checks them in, and repeats this. Returns the user that the connections are authenticated as.
 async fn use_pool(options: Options) -> Option<String> {
     const AT_A_TIME: u32 = 3;
     let counts = EventCounts::new();
@@ -280,7 +283,7 @@ async fn refused(options: Options) -> (EstablishError, bool) {
 }
 
 /// Like [`refused`], and asserts the stage and the labels. All errors without the labels of overload clear the pool,
-/// even the failure of a name or a proxy, which says nothing about the server.
+/// even failures of a name or a proxy, which say nothing about the server.
 async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> EstablishError {
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");

@@ -11,7 +11,7 @@ use wharf_testbed::tls_front::TlsFront;
 use super::chain::Chain;
 use super::*;
 
-/// A limit that is short for the tests.
+/// A time limit that keeps the tests short.
 const LIMIT: Duration = Duration::from_millis(400);
 
 #[test]
@@ -19,7 +19,8 @@ fn name_not_resolved_in_time_says_nothing_about_the_server() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (release, released) = std::sync::mpsc::channel::<()>();
     runtime.block_on(async {
-        // The operating system's resolver blocks, so it gets a separate thread. The only thread for it is busy.
+        // The operating system's resolver blocks, so it runs on one of the runtime's threads for blocking calls. The
+        // only such thread is busy.
         let busy = tokio::task::spawn_blocking(move || released.recv());
         let options = Options::new(["nonexistent.invalid"]).unwrap().connect_timeout(LIMIT);
         let error = assert_refused(options, Stage::Resolve, Labels::NONE).await;
@@ -78,7 +79,7 @@ async fn proxy_that_closes_at_any_byte_says_nothing_about_the_server() {
         let error = assert_refused(options.clone(), Stage::Proxy, Labels::NONE).await;
         cause::<ProxyError>(&error);
     }
-    // The bytes after these belong to the server's connection.
+    // The bytes after the proxy's answers come from the server.
     relay.cut_after(Direction::ToClient, ANSWERS);
     assert_refused(options, Stage::Tls, OVERLOADED).await;
 }
@@ -101,8 +102,8 @@ async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static)
     ScriptedServer::start(script).await.unwrap()
 }
 
-/// Returns a credential for each mechanism that needs only one message. One credential is the connection's certificate,
-/// so all use TLS.
+/// Returns a credential for each mechanism that needs only one message. One of the credentials is the connection's
+/// certificate, so all attempts use TLS.
 fn of_one_message() -> [Credential; 2] {
     [certified(), Credential::new("app", "secret").mechanism(Mechanism::Plain)]
 }
@@ -149,7 +150,7 @@ async fn mechanisms_of_one_message_fail_when_the_reply_is_cut_anywhere() {
             bytes.fetch_add(1, Ordering::SeqCst);
         }
         assert!(bytes.load(Ordering::SeqCst) > 60);
-        // The complete reply is enough, even though the connection ends with it.
+        // A complete reply is enough, even if the server then closes the connection.
         drop(options.endpoint().unwrap().connect().await.unwrap());
     }
 }

@@ -74,7 +74,7 @@ async fn pool_above_its_fair_share_gives_the_next_connection_before_its_own_wait
     for waiter in [&mut first, &mut second, &mut third] {
         assert!(poll_once(waiter.as_mut()).await.is_none());
     }
-    // Each pool should have two connections.
+    // The fair share of each pool is two connections.
     held.pop();
     let _first = first.await.unwrap();
     held.pop();
@@ -298,7 +298,7 @@ async fn saturated_pools_share_the_budget_fairly_and_stop_closing_connections() 
     load.use_pool(0, 60);
     let (served, _) = load.run().await;
     assert!(served[0] >= 11_000, "{served:?}: the only user of the budget does not get all of it");
-    // Two more pools come late, when the budget is used up.
+    // Two more pools start when the budget is already used up.
     load.use_pool(1, 20);
     load.use_pool(2, 20);
     load.run().await;

@@ -17,14 +17,14 @@ use super::mock::{Log, poll_once, settle};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A fault in a server's checks.
+/// How a server's checks misbehave.
 #[derive(Debug, Clone, Copy)]
 enum Mood {
     Silent = 1,
     Panics,
 }
 
-/// A server that can restart. A restart ends its connections unnoticed.
+/// A server that can restart. A restart breaks its connections, and the pool does not notice.
 #[derive(Clone, Default)]
 struct Server {
     restarts: Arc<AtomicU32>,
@@ -32,7 +32,7 @@ struct Server {
     mood: Arc<AtomicU32>,
 }
 
-/// A connection, as the number of restarts before it.
+/// A connection. It stores how many times the server had restarted before the connection was opened.
 struct ToServer(u32);
 
 impl Server {
@@ -314,7 +314,7 @@ async fn connection_is_checked_by_the_shared_clock_too() {
     assert!(uses > 1);
     // The connection is in steady use, unless the machine pauses for a while.
     let checks = server.checks();
-    // The clock does not depend on the runtime, which is not running meanwhile.
+    // The pool's clock does not depend on the runtime, which does not run during this sleep.
     std::thread::sleep(SECOND / 2);
     drop(pool.check_out().await.unwrap());
     assert_eq!(server.checks(), 1, "after {uses} uses with {checks} checks");

@@ -1,4 +1,4 @@
-//! A connection counts until its close has completed.
+//! A connection counts towards the size of its pool until its close has completed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

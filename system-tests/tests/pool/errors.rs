@@ -117,7 +117,7 @@ async fn wait_queue_timeout_in_load_balanced_mode_names_the_holders() {
          other check-outs waiting: 0, waited for mock:27017: 20.0ms (waitQueueTimeoutMS), available: 0, being drained: \
          0; to see where connections were checked out, call account_for_holders(true)"
     );
-    // A holder no longer counts once it is unpinned or its connection is checked in.
+    // A cursor or transaction is no longer counted once its connection is unpinned or checked in.
     held[1].pin_to(Purpose::Operation);
     drop(held.remove(0));
     held.push(pool.check_out().await.unwrap());
@@ -292,7 +292,7 @@ async fn finished_operation_leaves_no_waker_behind() {
     let task = Arc::new(IdleTask);
     let waker = Waker::from(task.clone());
     let mut context = Context::from_waker(&waker);
-    // `task` and `waker` are not counted.
+    // The references of `task` and `waker` are not counted.
     let left = || Arc::strong_count(&task) - 2;
 
     let mut cancelled = Box::pin(connection.interruptible(async |_| std::future::pending::<()>().await));

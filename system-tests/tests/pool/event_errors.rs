@@ -11,7 +11,7 @@ use wharf::{
 
 use super::mock::poll_once;
 
-/// Opens connections that consist of the fault that they report, if any.
+/// Opens connections. A connection is just the fault that it reports, if any.
 struct Faulty;
 
 impl Establish for Faulty {

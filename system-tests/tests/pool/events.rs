@@ -1,4 +1,5 @@
-//! The cost of a subscriber to the pool's callers, and its bounds. The tests count events instead of measuring time.
+//! The cost that a subscriber adds to calls of the pool, and the bounds of this cost. The tests count events instead of
+//! measuring time.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -60,7 +61,8 @@ fn delivered_here_during<R>(operation: impl FnOnce() -> R) -> (R, u64) {
 async fn slow_subscriber_holds_each_caller_for_a_bounded_number_of_events() {
     const EACH: u64 = 2_000;
     let pool = filled(THREADS as u32).await;
-    // The threads' events. An event is counted only after the call that emitted it has returned.
+    // The number of events that the threads have emitted. An event is counted only after the call that emitted it has
+    // returned.
     let left_behind = Arc::new(AtomicU64::new(0));
     let (delivered, most_queued) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     pool.subscribe({

@@ -79,7 +79,7 @@ async fn every_way_to_check_out_notes_its_caller() {
     let mock = Mock::new([]);
     let pool = accounting(PoolOptions::default().max_pool_size(1), &mock);
     let far = tokio::time::Instant::now() + 100 * SECOND;
-    // The connection was opened, then found at once.
+    // The first check-out opens the connection, and the second is a hit.
     for _ in 0..2 {
         let here = line!() + 1;
         let held = pool.check_out().await.unwrap();
@@ -89,7 +89,7 @@ async fn every_way_to_check_out_notes_its_caller() {
     let here = line!() + 1;
     let held = pool.check_out_until(far).await.unwrap();
     assert_eq!(lines(&pool), [Some(here)]);
-    // Waited for.
+    // The next check-out waits.
     let mut waits = pin!(pool.check_out());
     let here = line!() - 1;
     assert!(poll_once(waits.as_mut()).await.is_none());
@@ -139,7 +139,7 @@ async fn record_of_an_earlier_switch_counts_for_nothing() {
     let held = pool.check_out().await.unwrap();
     pool.account_for_holders(false);
     assert_eq!(pool.holders(), []);
-    // The check-in is not recorded.
+    // This check-in is not recorded, because the accounting is off.
     drop(held);
     pool.account_for_holders(true);
     assert_eq!(pool.holders(), [], "an available connection is listed");
@@ -328,7 +328,7 @@ async fn long_hold_is_reported_once_at_its_time_and_so_is_its_end() {
     drop(first);
     settle().await;
     assert_eq!(reports.take().len(), 1);
-    // The next use of the same connection counts as a new one.
+    // The next use of the same connection is a new use.
     let again = pool.check_out().await.unwrap();
     tokio::time::sleep(11 * SECOND).await;
     drop(again);
@@ -391,7 +391,7 @@ async fn connection_on_its_way_at_the_switch_that_is_reported_as_long_is_reporte
         assert_eq!(reports.take(), ["back 1 11s unknown"], "gives up: {gives_up}");
         assert_eq!(pool.holders().len(), usize::from(!gives_up));
         let Some(held) = held else { continue };
-        // The recorded use is a different use.
+        // The use that is now recorded is a new one, which began when the waiter took the connection.
         tokio::time::sleep(11 * SECOND).await;
         drop(held);
         settle().await;

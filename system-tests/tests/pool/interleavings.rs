@@ -278,7 +278,7 @@ fn no_connection_is_closed_as_stale_before_the_pool_is_cleared() {
     assert!(permit("PoolCleared") < permit("ConnectionClosed"), "{events:?}");
 }
 
-/// Panics at the point that a connection's fuse names.
+/// Panics at the points that a connection's [`Fuse`] names.
 struct Panicking;
 
 #[derive(Default, Debug)]

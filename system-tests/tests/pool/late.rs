@@ -87,13 +87,13 @@ async fn limit_of_the_queue_alone_does_not_include_the_use() {
     let (mut first, mut second) = (pin!(pool.check_out()), pin!(pool.check_out()));
     assert!(poll_once(first.as_mut()).await.is_none());
     assert!(poll_once(second.as_mut()).await.is_none());
-    // The next check-out would have the connection after three times 8 ms, plus a quarter: just in time.
+    // The next check-out would get the connection after three times 8 ms, plus a quarter, which is just in time.
     let mut third = pin!(pool.check_out());
     assert!(poll_once(third.as_mut()).await.is_none());
     let CheckOutError::WaitQueueFull(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
     let TooLate { limit, estimated, .. } = error.too_late.unwrap();
     assert_eq!((limit, estimated), (TimeLimit::WaitQueueTimeout, ms(40)));
-    // A check-out with its own deadline has both limits.
+    // Both limits apply to a check-out with its own deadline.
     let late = too_late(begin(&pool, ms(1_000)).await);
     assert_eq!(late.limit, TimeLimit::WaitQueueTimeout);
 }
@@ -139,18 +139,18 @@ async fn stalled_pool_refuses_only_while_others_wait_and_accepts_again_when_it_s
     let held = take_turns(&pool, pool.check_out().await.unwrap(), 40, ms(8)).await;
     let first = begin(&pool, ms(2_000)).await.ok().unwrap();
     drop(begin(&pool, ms(100)).await.ok().unwrap());
-    // The connection does not come back.
+    // The connection is not checked in during this time.
     advance(ms(1_000)).await;
     let stalled = too_late(begin(&pool, ms(100)).await);
     assert!(stalled.pace > ms(30), "{stalled:?}");
     advance(ms(1_000)).await;
     let error = first.await.unwrap_err();
     assert!(matches!(error, CheckOutError::WaitQueueTimeout(_)), "{error}");
-    // The queue is empty, so a check-out tries the pool again, however slow it was.
+    // The queue is empty, so a check-out is admitted, however slow the pool was.
     let second = begin(&pool, ms(100)).await.expect("a stalled pool locks everyone out");
     too_late(begin(&pool, ms(100)).await);
     drop(second);
-    // The connection comes back, and the stall counts less with each turn.
+    // The connection changes hands again, and with each turn the stall counts less.
     let mut held = held;
     for _ in 0..12 {
         held = take_turns(&pool, held, 8, ms(8)).await;

@@ -286,7 +286,7 @@ async fn clears_count_while_the_pool_is_ready() {
     assert_eq!((metrics.clears, metrics.interruptions), (2, 1), "the connection in use is interrupted");
 }
 
-/// Nothing is interrupted if a connection is idle.
+/// An idle connection has no user to interrupt.
 #[tokio::test(start_paused = true)]
 async fn idle_connections_do_not_count_as_interrupted() {
     for load_balanced in [false, true] {

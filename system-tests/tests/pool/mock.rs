@@ -13,7 +13,7 @@ use wharf::{
     Condition, Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent, PoolOptions, ServiceId, Stage,
 };
 
-/// The course of one attempt to establish a connection.
+/// How one attempt to establish a connection proceeds.
 #[derive(Debug, Clone, Copy)]
 pub enum Attempt {
     /// The attempt waits for [`Mock::let_one_in`], then succeeds.
@@ -43,7 +43,7 @@ impl Mock {
         }
     }
 
-    /// Sets the course of the next attempts.
+    /// Sets how the next attempts proceed.
     pub fn instruct(&self, attempts: impl IntoIterator<Item = Attempt>) {
         self.attempts.lock().unwrap().extend(attempts);
     }
@@ -112,7 +112,7 @@ impl Establish for Mock {
     }
 }
 
-/// Opens connections at once, and closes each in a second.
+/// Opens connections at once. Closing a connection takes a second.
 pub struct SlowToClose;
 
 impl Establish for SlowToClose {

@@ -28,7 +28,7 @@ async fn connections_of_several_pools_come_back_to_their_own() {
             held.push(pool.check_out().await.unwrap());
             assert_eq!(counts(pool), (1, 0, 0, 1, 0), "a connection that is in use");
         }
-        // After a check-out from each pool, each connection comes back first, second and last.
+        // Over three rounds, the connection of each pool is checked in first, second and last.
         held.rotate_left(round as usize % 3);
         drop(held);
         for pool in &pools {
@@ -41,8 +41,8 @@ async fn connections_of_several_pools_come_back_to_their_own() {
     }
 }
 
-/// The thread holds up to three connections at a time, and returns them in an order without a pattern. So it often
-/// returns a connection while its note is about a different one at the same position in the stack.
+/// The thread holds up to three connections at a time, and returns them in pseudo-random order. So it often returns a
+/// connection while its note is about a different one at the same position in the stack.
 #[tokio::test]
 async fn no_connection_is_handed_out_while_it_is_held() {
     const MOST: u32 = 3;
@@ -65,7 +65,7 @@ async fn no_connection_is_handed_out_while_it_is_held() {
     assert_eq!(pool.metrics().connections.created, u64::from(MOST));
 }
 
-/// A pool often reuses the memory of an earlier one.
+/// A new pool often reuses the memory of an earlier pool.
 #[tokio::test]
 async fn pool_is_not_mistaken_for_one_that_was_there_before() {
     for _ in 0..200 {
@@ -100,8 +100,8 @@ impl Establish for UsesAnother {
     }
 }
 
-/// In the middle of a check-in, the thread notes the other pool, and uses that pool again right afterwards. In the
-/// round `ahead`, the shards of both pools then have the same head.
+/// In the middle of a check-in, the thread uses the other pool and notes it. Right after the check-in, it uses the
+/// other pool again. In the round `ahead`, the shards of both pools then have the same head.
 #[tokio::test]
 async fn check_in_during_which_another_pool_is_used_reaches_its_own() {
     for ahead in 1..6 {

@@ -1,4 +1,4 @@
-//! A check-out that opens a connection takes a different connection if that connection comes back sooner.
+//! A check-out that opens a connection takes a different connection if that connection is returned sooner.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -75,7 +75,7 @@ async fn opener_is_served_before_later_check_outs() {
     assert_eq!(log.count("ConnectionCreated"), 2);
 }
 
-/// A waiter is granted a permit. Before it is polled, a connection comes back.
+/// A waiter is granted a permit. Before the waiter is polled, a connection is returned.
 #[tokio::test(start_paused = true)]
 async fn granted_permit_passes_on_when_a_connection_is_available() {
     let mock = Mock::new([]);
@@ -281,7 +281,7 @@ async fn connection_opened_after_a_clear_serves_an_earlier_opener() {
     assert_eq!(counts(&pool), (1, 0, 0, 1, 0), "the opener's own connection was not closed as stale");
 }
 
-/// The connection that comes back first is stale by the time the opener is polled.
+/// The connection that is returned first is stale by the time the opener is polled.
 #[tokio::test(start_paused = true)]
 async fn opener_granted_a_stale_connection_takes_the_next_one() {
     let mock = Mock::new([]);
@@ -404,7 +404,8 @@ type Counts = (u32, u32, u32, u32, u32);
 
 type InProgress = Pin<Box<dyn Future<Output = CheckedOut> + Send>>;
 
-/// Polls a check-out within the call that wakes it, as another thread might. Keeps the pool's counts at the completion.
+/// Polls a check-out within the call that wakes it, as another thread might. Stores the pool's counts at the moment
+/// when the check-out completes.
 struct PolledAtOnce {
     pool: Pool<Mock>,
     check_out: Mutex<Option<InProgress>>,

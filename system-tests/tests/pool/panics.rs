@@ -110,7 +110,7 @@ async fn panicking_failure_sink_hides_no_error() {
     ends(pool).await;
 }
 
-/// A task whose waker panics where the test says so.
+/// A task whose waker panics at the points that the test chooses.
 #[derive(Default)]
 struct Task {
     wakes: AtomicUsize,
@@ -351,7 +351,7 @@ fn cause_of_a_clear_is_dropped_under_no_lock() {
     drop(ManuallyDrop::into_inner(runtime));
 }
 
-/// Keeps what it was asked to open, and panics.
+/// Stores each request to open a connection, and panics.
 #[derive(Clone, Default)]
 struct Keeping(Arc<Mutex<Vec<Establishing>>>);
 

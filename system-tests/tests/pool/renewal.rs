@@ -13,7 +13,7 @@ use super::mock::{Log, settle, slow_to_close};
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Opens connections in 30 ms. A connection is the version of the credentials with which it was opened.
+/// Opens connections, each in 30 ms. A connection is just the version of the credentials with which it was opened.
 #[derive(Clone, Default)]
 struct Slow(Arc<AtomicU32>);
 

@@ -43,7 +43,7 @@ async fn pool_that_grows_serves_its_waiters_at_once() {
     resize(&pool, 2);
     let _second = first.await.unwrap();
     assert!(poll_once(second.as_mut()).await.is_none(), "the pool exceeds its maximum");
-    // No limit.
+    // A maximum of 0 means no limit.
     resize(&pool, 0);
     let _third = second.await.unwrap();
     let mut more = Vec::new();
@@ -169,7 +169,8 @@ fn resizes_under_load_lose_nothing_and_leave_no_surplus() {
         resize(&pool, 2);
         ends.store(true, Ordering::Relaxed);
     });
-    // A check-in that was in progress during the resize may have left a connection. A use or maintenance closes it.
+    // A check-in that was in progress during the resize may have left a surplus connection. A later use, or
+    // maintenance, closes it.
     drop(pool.check_out_blocking(None).unwrap());
     runtime.block_on(async {
         pool.ready();

@@ -13,7 +13,7 @@ use wharf_testbed::executor::drive;
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once};
 
-/// Long enough for everything that does not hang.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 fn current_thread() -> Runtime {
@@ -28,7 +28,7 @@ fn kinds() -> [fn() -> Runtime; 2] {
     [current_thread, multi_thread]
 }
 
-/// Waits for a condition and lets the runtime's other tasks run, as a current-thread runtime requires.
+/// Waits until the condition holds. Other tasks can run in the meantime, even on a current-thread runtime.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
         while !condition() {
@@ -241,7 +241,7 @@ fn check_out_without_any_runtime_says_so() {
     refused(drive(pool.check_out()));
     drop(held);
     refused(drive(pool.check_out()));
-    // The pool recovers: it works again once a runtime polls it.
+    // The pool works again as soon as a check-out is polled on a running runtime.
     current_thread().block_on(check_out(&pool));
 }
 

@@ -1,5 +1,4 @@
-//! Many tasks in random order: check-outs wait or are cancelled, their connections break, and the pool is cleared in
-//! the meantime.
+//! Many tasks use a pool in random order: check-outs wait or are cancelled, connections break, and the pool is cleared.
 //!
 //! The test runs for two seconds, or for the number of seconds in `WHARF_SOAK_SECONDS`. CONTRIBUTING.md gives the
 //! command for a long run.
@@ -21,7 +20,7 @@ const TASKS: u64 = 300;
 /// How long the last tasks may take to end. A task that lost its turn in the queue would wait forever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection that notices if a second user has it.
+/// A connection with a flag that shows whether it already has a user.
 struct Single {
     is_in_use: AtomicBool,
     is_broken: bool,
@@ -122,8 +121,8 @@ fn soak(connections: u32, seconds: f64) -> (u64, PoolMetrics) {
         }
         disturber.await.unwrap();
 
-        // Once the test holds every connection, no connection that was opened for a cancelled check-out is still being
-        // passed on. Such a connection would count as in use.
+        // The test first holds every connection. Otherwise a connection that was opened for a cancelled check-out might
+        // still be on its way to another check-out, and would count as in use.
         let mut held = Vec::new();
         while held.len() < connections as usize {
             match timeout(PATIENCE, pool.check_out()).await.expect("a connection is lost") {
@@ -152,7 +151,7 @@ fn nothing_is_lost_or_given_twice_while_all_goes_on_at_once() {
         let (served, metrics) = soak(connections, seconds / 3.0);
         let check_outs = &metrics.check_outs;
         let counted = check_outs.hits + check_outs.waited.count() + check_outs.opened.count();
-        // A cancelled check-out may already have its connection, and then it is counted.
+        // A check-out that is cancelled after it got its connection is also counted.
         assert!(served > 100 && counted >= served, "{connections}: served {served}, counted {counted}");
         let closed: u64 = metrics.connections.closed.total();
         assert_eq!(closed, metrics.connections.created, "{metrics:?}");

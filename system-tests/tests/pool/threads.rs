@@ -1,4 +1,4 @@
-//! Pools that threads without an executor use, alone and together with runtimes and another executor.
+//! Pools used by threads without an executor, alone and together with runtimes and another executor.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use wharf_testbed::executor::drive;
 use super::mock::{Mock, builder, counts, poll_once};
 
 const MS: Duration = Duration::from_millis(1);
-/// Long enough for everything that does not hang.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 fn multi_thread() -> Runtime {

@@ -23,7 +23,7 @@ use wharf_testbed::certificates::{Certificates, Pem};
 use wharf_testbed::embedded::{EmbeddedOptions, EmbeddedServer};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 
-/// Ends a test that hangs.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 fn quickstart() -> Command {
@@ -144,7 +144,7 @@ fn run_ends_with_a_table_that_matches_its_events() {
     assert_eq!(states.keys().copied().collect::<Vec<_>>(), (1..=states.len() as u64).collect::<Vec<_>>());
     assert_eq!(counts["PoolClosed"], 1);
     assert_eq!(counts["ConnectionCreated"], counts["ConnectionClosed"]);
-    // A few sessions are ended with the client.
+    // The client checks out connections a few more times, to end its sessions.
     let more = counts["ConnectionCheckedOut"] - number(stdout, "operations");
     assert!(more <= 10, "{more}\n{stdout}");
     assert_eq!(counts["ConnectionCheckedOut"], counts["ConnectionCheckedIn"]);
@@ -307,7 +307,7 @@ async fn command_line_overrides_options_of_the_connection_string() {
     let arguments = ["--seconds", "1", "--tasks", "20", "--max-pool-size", "9", "--events"];
     command.args(arguments).arg(&file.0).env("MONGODB_URI", uri);
     let output = run(command).await;
-    // If two values contradict each other, the last value does not win.
+    // Two values that contradict each other are an error: the last value does not win.
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 
     let uri = format!("mongodb://{}/?{pool}&appName=load&compressors=zlib&nonsense=1", server.address());
@@ -412,7 +412,7 @@ async fn mongod_with_users_and_tls_is_used_by_a_connection_string() {
     let mongod = Mongod::start(MongodOptions { auth: true, tls: Some(tls), ..MongodOptions::default() }).unwrap();
     let authority = certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
     let uri = |user: &str| format!("mongodb://{user}localhost:{}/?tls=true&tlsCAFile={authority}", mongod.port());
-    // The localhost exception creates the first user. The second user may only read.
+    // The localhost exception allows creating the first user. The second user may only read.
     for (as_user, user, roles) in [
         ("", doc! { "createUser": "root", "pwd": "root" }, doc! { "role": "root", "db": "admin" }),
         ("root:root@", doc! { "createUser": "app", "pwd": "p@ss/word" }, doc! { "role": "read", "db": "test" }),

@@ -1,4 +1,4 @@
-//! The example monitor: the states of the pool when its server goes away and comes back.
+//! The example monitor: how the state of the pool changes when its server fails and recovers.
 //!
 //! In most tests the heartbeat interval is an hour. A pool that waited for the next heartbeat would exceed the time
 //! limit of its test.
@@ -72,7 +72,7 @@ impl Monitored {
 #[tokio::test(start_paused = true)]
 async fn cleared_pool_is_checked_at_once() {
     let mut monitored = Monitored::start().await;
-    // Long enough that the pause after the last check is over.
+    // Wait until the pause after the last check has ended.
     tokio::time::sleep(2 * HALF_A_SECOND).await;
     assert!(monitored.pool.clear(Clear::new()).unwrap());
     let cleared = monitored.until("PoolCleared").await;

@@ -1,4 +1,4 @@
-//! The picture in a terminal.
+//! What the quickstart draws in a terminal.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,7 +16,7 @@ fn shown(columns: u16, environment: &[(&str, &str)]) -> String {
     command.args(["--seconds", "1", "--tasks", "50"]).env("TERM", "xterm").env_remove("NO_COLOR");
     command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(both.slave);
     let mut child = command.spawn().unwrap();
-    // The last handle to the terminal's other side is the child's, so reading ends with the child.
+    // From now on, only the child has a handle to the other side of the terminal, so reading ends when the child exits.
     drop(command);
     let (mut screen, mut text) = (File::from(both.master), Vec::new());
     let mut chunk = [0; 4096];

@@ -26,7 +26,7 @@ fn warm_client_has_one_connection_to_each_member() {
     addresses.sort();
     members.sort();
     assert_eq!(addresses, members);
-    // Each command takes the connection to the primary.
+    // Each command uses the existing connection to the primary.
     client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
     let hits = |client: &Client| client.metrics().iter().map(|pool| pool.check_outs.hits).sum::<u64>();
     let before = hits(&client);
@@ -40,7 +40,7 @@ fn warm_client_behind_a_load_balancer_has_a_connection() {
     let server = mongod::shared().unwrap();
     let balancer = runtime.block_on(Balancer::start(server.address(), 1)).unwrap();
     let client = Client::from_uri(&format!("mongodb://{}/?loadBalanced=true", balancer.address())).unwrap();
-    // A scan would not have opened this connection.
+    // A scan alone would not have opened this connection.
     client.warm_up().unwrap();
     assert_eq!(connections(&client), [(1, 1)]);
 }

@@ -19,7 +19,7 @@ struct Thing {
     id: i32,
 }
 
-/// The shared server, a client that records its commands, and a collection with ten documents.
+/// Returns the shared server and a client that records its commands, and creates a collection with ten documents.
 fn collection(name: &str) -> (Arc<Mongod>, Client, Sent) {
     let server = mongod::shared().unwrap();
     let (client, sent) = Sent::client(&format!("mongodb://{}", server.address()));
@@ -66,7 +66,7 @@ fn cursor_that_is_dropped_early_is_closed_before_the_drop_returns() {
     assert!(cursor.next().unwrap().is_ok() && !cursor.is_over());
     drop(cursor);
     assert_eq!(sent.take(), ["find", "killCursors"]);
-    // A cursor that has ended is not closed, and neither is a cursor that `typed` has consumed.
+    // Nothing is sent to close an exhausted cursor, or a cursor that `typed` has consumed.
     let all = client.cursor(Operation::read("single", &find("dropped"))).run().unwrap();
     assert_eq!(all.typed::<Thing>().count(), 10);
     assert_eq!(sent.take(), ["find", "getMore", "getMore"]);
@@ -117,7 +117,7 @@ fn dropped_cursor_of_a_transaction_behind_a_load_balancer_is_closed_and_holds_no
     drop(session.find("test", "c", doc! {}).run().unwrap());
     session.insert("test", "c", [doc! {}]).run().unwrap();
     assert_eq!(sent.take(), ["find", "killCursors", "insert"]);
-    // On a runtime, nothing can be sent, so the next call closes the cursors when it ends.
+    // A drop inside a runtime cannot send anything, so the next call closes the cursors before it returns.
     let cursors: Vec<_> = (0..2).map(|_| session.find("test", "c", doc! {}).run().unwrap()).collect();
     runtime.block_on(async { drop(cursors) });
     session.insert("test", "c", [doc! {}]).run().unwrap();

@@ -42,7 +42,7 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the number of TCP sockets. tokio itself has a local socket.
+/// Returns the number of TCP sockets. tokio's own socket is a local one, so it is not counted.
 fn sockets() -> usize {
     let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
     let inodes: Vec<_> = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(9)).collect();

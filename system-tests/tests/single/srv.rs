@@ -71,7 +71,7 @@ fn first_operation_looks_the_name_up_and_finds_the_whole_set() {
     let questions = network.dns.questions().len();
     let mut members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
     members.sort();
-    // The seed is a member under a different name.
+    // The seed is one of the members, under a different name.
     assert_eq!(servers(&client), members);
     assert_eq!(client.options().replica_set.as_deref(), Some("rs"), "the TXT record names the set");
     ping(&client).unwrap();

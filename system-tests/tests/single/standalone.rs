@@ -1,4 +1,4 @@
-//! Commands, errors and the life of a client, on one server.
+//! Commands, errors and the life cycle of a client, on one server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 
 use super::builder;
 
-/// The shared server, which runs as long as this value exists, and its connection string.
+/// Returns the shared server, which runs until the value is dropped, and its connection string.
 fn server() -> (Arc<Mongod>, String) {
     let server = mongod::shared().unwrap();
     let uri = format!("mongodb://{}", server.address());

@@ -117,7 +117,8 @@ async fn nothing_is_built_for_a_subscriber_of_higher_levels() {
 async fn slow_check_out_is_reported_with_the_pools_numbers() {
     let collector = Collector::of_pools(Level::WARN);
     let _guard = tracing::subscriber::set_default(collector.clone());
-    // Opening the first connection is slow, so slow check-outs within the next second are only counted.
+    // The check-out that opens the connection is slow and is reported. Slow check-outs within the next second are only
+    // counted.
     let pool = pool_of(1, false, Some(Duration::ZERO));
     let held = pool.check_out().await.unwrap();
     let told = collector.take_messages();
@@ -181,7 +182,7 @@ async fn establishment_has_a_span_for_each_stage() {
     let mongod = Mongod::start(MongodOptions { auth: true, tls: Some(tls), ..MongodOptions::default() }).unwrap();
     let authority = certificates.file(Pem::Authority).display().to_string().replace('/', "%2F");
     let uri = |user: &str| format!("mongodb://{user}localhost:{}/?tls=true&tlsCAFile={authority}", mongod.port());
-    // The localhost exception creates the user.
+    // The localhost exception allows creating the user.
     let create = doc! { "createUser": "root", "pwd": "root", "roles": ["root"] };
     let mut direct = Options::parse(&uri("")).unwrap().endpoint().unwrap().connect().await.unwrap();
     direct.run_command("admin", &RawDocumentBuf::try_from(create).unwrap()).await.unwrap();

@@ -1,5 +1,5 @@
-//! The spans of operations, commands and transactions that `tracing` receives. `telemetry-tests/tests/spans` tests
-//! their contents with OpenTelemetry's SDK.
+//! The spans of operations, commands and transactions that `tracing` receives. `telemetry-tests/tests/spans` tests the
+//! contents of the spans with OpenTelemetry's SDK.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::collector::Collector;
 
-/// Starts a primary that refuses every `find`, and a commit with a time limit.
+/// Starts a primary that refuses every `find`, and every commit with a time limit.
 async fn primary() -> ScriptedServer {
     let server = ScriptedServer::start(|| {
         Box::new(|command: &Document| {

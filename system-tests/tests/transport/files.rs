@@ -8,7 +8,7 @@ use super::*;
 const KEY_FILE: &str = "a readable PEM file with the client's certificate and its private key";
 const CA_FILE: &str = "a readable PEM file with the certificates of the authorities to trust";
 
-/// OpenSSL's form of encrypted keys before PKCS#8.
+/// The form of encrypted keys that OpenSSL used before PKCS#8.
 const LEGACY: &str = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
                       DEK-Info: AES-256-CBC,6A50757F930958218598E63965C111C5\n\nAQID\n-----END RSA PRIVATE KEY-----\n";
 

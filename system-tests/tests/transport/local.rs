@@ -61,7 +61,7 @@ async fn server_that_answers_a_tls_handshake_with_other_bytes_does_not_speak_tls
     }
 }
 
-/// A mongod without TLS behaves in this way: a TLS handshake is not a valid message, so it closes the connection.
+/// A mongod without TLS behaves like this: a TLS handshake is not a valid message, so the mongod closes the connection.
 #[tokio::test]
 async fn server_that_closes_instead_of_a_tls_handshake_may_not_speak_tls() {
     let certificates = Certificates::create().unwrap();

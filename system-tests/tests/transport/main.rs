@@ -39,16 +39,16 @@ mod stages;
 mod unix;
 mod zones;
 
-/// Ends a test that hangs.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
-/// Both labels of a server that may be overloaded.
+/// The two labels of an error that an overloaded server may have caused.
 const OVERLOADED: Labels = Labels::SYSTEM_OVERLOADED.with(Labels::RETRYABLE);
 
 /// A mongod with TLS, and its certificates.
 struct Secured {
-    // This field is before the certificates: fields are dropped in this order, and the server needs its files until it
-    // ends.
+    // This field comes before the certificates, because fields are dropped in the order of their declaration, and the
+    // server needs its files until it exits.
     mongod: Mongod,
     certificates: Certificates,
 }
@@ -61,7 +61,8 @@ impl Secured {
         Self { mongod, certificates }
     }
 
-    /// Returns the server that the tests share. It requires no client certificate and ends with its last user.
+    /// Returns the server that the tests share. It requires no client certificate, and exits when the last test that
+    /// uses it drops it.
     fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Secured>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);

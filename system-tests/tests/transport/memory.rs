@@ -41,7 +41,8 @@ async fn certificates_in_memory_work_like_files() {
         options.credential = None;
         connect(options).await.unwrap();
     }
-    // This mongod refuses clients without a certificate, and clients without its authority refuse this mongod.
+    // This mongod refuses clients without a certificate, and clients that do not trust its authority refuse this
+    // mongod.
     refused(localhost(port).tls(TlsOptions::default().ca_pem(ca))).await;
     let other = fs::read(secured.certificates.file(Pem::OtherAuthority)).unwrap();
     let error = refused(localhost(port).tls(TlsOptions::default().ca_pem(other))).await;

@@ -33,7 +33,7 @@ impl Responder {
         format!("http://{}/status", self.listener.local_addr().unwrap())
     }
 
-    /// Starts to answer. Returns the bodies of the requests.
+    /// Starts answering requests. Returns a channel with the bodies of the requests.
     fn answer(self, answer: Answer) -> mpsc::UnboundedReceiver<Vec<u8>> {
         let (sender, requests) = mpsc::unbounded_channel();
         tokio::spawn(async move {
@@ -95,7 +95,7 @@ impl Asked {
         Self { _server: server, front, options }
     }
 
-    /// Returns two endpoints that share their knowledge of certificates. They know the server by different names, so
+    /// Returns two endpoints that share their knowledge of certificates. They use different names for the server, so
     /// neither resumes a session of the other.
     fn endpoints(&self) -> Vec<Endpoint> {
         let port = self.front.address().port();
@@ -110,7 +110,8 @@ fn says(authority: &OcspAuthority, said: Said) -> Vec<u8> {
     authority.response(&ResponseOptions { says: vec![said], ..ResponseOptions::default() })
 }
 
-/// Connects to a server that staples nothing, and has one responder with this answer. Returns the number of requests.
+/// Connects to a server that staples nothing and has one responder, which gives this answer. Returns the outcome and
+/// the number of requests.
 async fn outcome(answer: impl FnOnce(&OcspAuthority) -> Answer) -> (End, usize) {
     let responder = Responder::bind().await;
     let authority = OcspAuthority::with_responders(&[responder.url()]).unwrap();
@@ -218,7 +219,7 @@ async fn no_responder_is_asked_where_a_staple_tells_or_an_option_forbids_it() {
         assert_eq!(end(asked.options.clone().tls(tls)).await, Connected);
         assert!(requests.try_recv().is_err());
     }
-    // A stapled response that does not know the certificate is not conclusive.
+    // A stapled response with the status "unknown" is not conclusive.
     let responder = Responder::bind().await;
     let authority = OcspAuthority::with_responders(&[responder.url()]).unwrap();
     let _requests = responder.answer(Answer::Body(says(&authority, Said::Revoked)));

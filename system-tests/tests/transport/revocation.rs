@@ -146,7 +146,7 @@ async fn only_the_issuer_may_sign() {
             assert_eq!(stapling.end(of, response).await, Refused(why), "{signer:?} {by_key} {of:?}");
         }
     }
-    // A response whose issuer and signer are both the impostor is consistent in itself, but still refused.
+    // A response whose issuer and signer are both the impostor is self-consistent, but still refused.
     let response = ResponseOptions { issuer: Issuing::Impostor, about: Revocable::WithImpostor, ..signed_by(impostor) };
     assert_eq!(stapling.end(Revocable::WithImpostor, response).await, Refused(OcspError::Signature));
     for by_key in [false, true] {
@@ -172,7 +172,8 @@ async fn issuer_may_be_an_intermediate_authority() {
     }
     let above = ResponseOptions { issuer: Issuing::Authority, ..of_chain(between) };
     assert_eq!(stapling.end(about, above).await, Refused(OcspError::NotCovered));
-    // The nearest issuer counts, not the one that the trusted authority certified.
+    // Only the authority that issued the certificate may sign, not the authority above it, which the trusted authority
+    // certified.
     let about = Revocable::WithLongChain;
     let of_long_chain = |signer| ResponseOptions { about, issuer: Issuing::Below, ..signed_by(signer) };
     assert_eq!(stapling.end(about, of_long_chain(Signer::Issuer(Issuing::Below))).await, Connected);
@@ -223,7 +224,7 @@ async fn authorized_delegate_may_sign() {
 async fn response_is_valid_for_a_limited_time() {
     let stapling = Stapling::start().await;
     let (skew, most) = (CLOCK_SKEW as i64, MAX_AGE as i64);
-    // Far enough from the bounds that a slow machine does not cross them.
+    // The ages are far enough from the bounds that a slow machine does not cross the bounds.
     for (age, holds, is_right) in [
         (0, Some(600), true),
         (-skew / 2, Some(600), true),

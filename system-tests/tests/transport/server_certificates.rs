@@ -81,8 +81,8 @@ async fn certificate_for_another_name_is_refused() {
     assert!(matches!(tls_error(&error), Error::InvalidCertificate(why) if other_name(why)), "{error}");
 }
 
-/// Every combination of the options that relax a check with every flaw of a certificate. A certificate is accepted only
-/// if the options say so, and nothing is sent to a server that is refused.
+/// Combines all settings of the options that relax a check with all flaws of a certificate. A certificate is accepted
+/// only if the options say so, and nothing is sent to a server that is refused.
 #[tokio::test]
 async fn only_what_the_options_relax_is_accepted() {
     use tokio_rustls::rustls::version::{TLS12, TLS13};
@@ -149,7 +149,7 @@ async fn server_that_refuses_tls_gets_no_attempt_without_tls() {
     let credential = Credential::new("user", "pencil").mechanism(Mechanism::Plain);
     let tls = TlsOptions::default().insecure(true);
     let error = refused(localhost(port).tls(tls).credential(credential)).await;
-    // A close in the middle of a handshake may be overload.
+    // A close in the middle of a handshake may be due to overload.
     assert_refused(&error, Stage::Tls, OVERLOADED);
     serving.abort();
     assert!(serving.await.unwrap_err().is_cancelled());
@@ -200,7 +200,7 @@ const CHILD: &str = "WHARF_TRANSPORT_TEST_CHILD";
 async fn systems_authorities_are_trusted_by_default() {
     if let Ok(port) = std::env::var(CHILD) {
         let port = port.parse().unwrap();
-        // Two attempts at once: one reads the authorities, the other waits for it.
+        // Two concurrent attempts: one reads the authorities, and the other waits until they are read.
         let (first, second) = tokio::join!(
             connect(localhost(port).tls(TlsOptions::default())),
             connect(localhost(port).tls(TlsOptions::default()))

@@ -7,8 +7,8 @@ use wharf::metrics::{ByStage, Histogram};
 
 use super::*;
 
-/// Returns how many times each stage was timed, and how many establishments failed in it, after a pool opened a
-/// connection or failed to open it.
+/// Lets a pool open a connection, which may fail. Returns how many times each stage was timed, and how many
+/// establishments failed in each stage.
 async fn stages(options: Options) -> (ByStage<u64>, ByStage<u64>) {
     let begun = std::time::Instant::now();
     let (sender, mut ready) = tokio::sync::mpsc::unbounded_channel();

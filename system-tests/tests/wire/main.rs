@@ -21,7 +21,7 @@ mod op_msg_tests;
 
 const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size: 16 * 1024 * 1024 };
 
-/// Ends a test that hangs.
+/// The time after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 /// A connection that exposes all transferred bytes.

@@ -44,7 +44,7 @@ fn each_compressor_works_in_both_directions_with_a_server() {
     }
 }
 
-/// The level matters only to the sender: the server understands all of them.
+/// The level matters only to the sender: the server understands every level.
 #[test]
 #[cfg(feature = "zlib")]
 fn server_understands_each_level_of_zlib() {

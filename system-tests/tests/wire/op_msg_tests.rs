@@ -4,13 +4,13 @@ use std::io::ErrorKind;
 
 use super::*;
 
-/// Returns a document of nearly the maximum size. It is small enough that an update can name it.
+/// Returns a document of nearly the maximum size. It is small enough to be the replacement in an update.
 fn large(id: i32, letter: &str) -> RawDocumentBuf {
     rawdoc! { "_id": id, "text": letter.repeat(16 * 1024 * 1024 - 1024) }
 }
 
-/// OP_MSG, "Test Plan": one document, two documents, and a small one with a large one are inserted, updated and deleted
-/// in one round trip each.
+/// OP_MSG, "Test Plan": one document, two documents, and a small document together with a large one are inserted,
+/// updated and deleted in one round trip each.
 #[test]
 fn writes_travel_as_document_sequences() {
     let server = mongod::shared().unwrap();
@@ -86,7 +86,7 @@ fn request_with_more_to_come_gets_no_reply() {
         let insert = rawdoc! { "insert": &*collection, "writeConcern": { "w": 0 } };
         let documents = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 }];
         peer.send("test", &insert, &[OutgoingSequence::new("documents", &documents)], Flags::MORE_TO_COME);
-        // The next reply answers the next request.
+        // The next reply belongs to the next request.
         let found = peer.run("test", &rawdoc! { "find": &*collection, "sort": { "_id": 1 } });
         assert_eq!(batch(&found, "firstBatch"), documents);
     }

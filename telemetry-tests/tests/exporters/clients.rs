@@ -1,4 +1,4 @@
-//! The exporters with a client, whose servers come and go.
+//! The exporters with a client whose servers join and leave.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{Collecting, Kept};
 
-/// A replica set of a primary and a secondary. The secondary leaves it and comes back.
+/// A replica set of a primary and a secondary. The secondary leaves the set and joins it again.
 struct Set {
     primary: ScriptedServer,
     secondary: ScriptedServer,
@@ -118,7 +118,7 @@ async fn series_of_each_server_begin_and_end_with_it() {
     assert_eq!(collected(&set, &collecting), expected(&[primary, ("secondary", [1.0, 1.0, 100.0])]));
     set.leave().await;
     assert_eq!(collected(&set, &collecting), expected(&[primary]));
-    // The new pool has counted one of each.
+    // The new pool has counted one more hit and one more opening.
     set.join().await;
     assert_eq!(collected(&set, &collecting), expected(&[primary, ("secondary", [2.0, 2.0, 100.0])]));
     // The same holds if the server leaves and joins between two collections.

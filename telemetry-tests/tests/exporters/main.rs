@@ -34,7 +34,7 @@ fn pool_of(most: u32) -> Pool<Plain> {
     pool
 }
 
-/// Makes one check-out open a connection, `hits` check-outs find it at once, and one time out.
+/// Runs one check-out that opens a connection, then `hits` check-outs that find it available, and one that times out.
 async fn use_it(pool: &Pool<Plain>, hits: u32) {
     for _ in 0..=hits {
         drop(pool.check_out().await.unwrap());
@@ -44,7 +44,7 @@ async fn use_it(pool: &Pool<Plain>, hits: u32) {
     pool.check_out_until(soon).await.map(drop).unwrap_err();
 }
 
-/// A provider whose collections stay in memory.
+/// A meter provider that stores its collections in memory.
 struct Collecting {
     exporter: InMemoryMetricExporter,
     provider: SdkMeterProvider,
@@ -58,8 +58,8 @@ impl Collecting {
         Self { exporter, provider: SdkMeterProvider::builder().with_reader(reader).build() }
     }
 
-    /// Collects once. Returns the values. The key of each is its name, its unit and its attributes without the pool's
-    /// name.
+    /// Collects once. Returns the values. The key of a value is its name, its unit and its attributes without the
+    /// pool's name.
     fn collect(&self) -> BTreeMap<String, f64> {
         let found = self.collect_named().into_iter().map(|((pool, name), value)| {
             assert_eq!(pool, "here:1", "{name}");
@@ -68,7 +68,8 @@ impl Collecting {
         found.collect()
     }
 
-    /// Collects once. Returns the values. The key of each is the name of its pool, and the key that `collect` returns.
+    /// Collects once. Returns the values. The key of a value is the name of its pool, and its key in the result of
+    /// `collect`.
     fn collect_named(&self) -> BTreeMap<(String, String), f64> {
         self.exporter.reset();
         self.provider.force_flush().unwrap();
@@ -297,7 +298,7 @@ async fn facade_gets_every_metric_with_its_description() {
     for (name, value) in expected {
         assert_eq!(values.get(name), Some(&(value, 1)), "{name} of {values:?}");
     }
-    // Two calls recorded the one measured time only once.
+    // There is one measured time, and the two calls recorded it only once.
     assert_eq!(values["wharf_pool_wait_seconds pool=orders outcome=opened"].1, 1);
     let described = kept.described.lock().unwrap();
     for metric in METRICS {

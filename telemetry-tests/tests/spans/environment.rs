@@ -11,7 +11,7 @@ use super::{World, attributes, primary};
 const ENABLED: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED";
 const QUERY_TEXT: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH";
 
-/// Finds a document with a client without options, in a process with these variables. Returns the output of the
+/// Finds a document with a client that has no options, in a process with these variables. Returns the output of the
 /// process.
 fn in_process(variables: &[(&str, &str)]) -> String {
     let mut process = Command::new(std::env::current_exe().unwrap());

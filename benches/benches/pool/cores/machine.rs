@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 pub struct Machine {
     /// The processor's name, if the system reports it.
     processor: Option<String>,
-    /// The logical cores on which this process may run: first one for each physical core, then their siblings.
+    /// The logical cores on which this process may run: first one per physical core, then their siblings.
     cores: Vec<usize>,
     /// How many of `cores` are on different physical cores.
     physical: usize,

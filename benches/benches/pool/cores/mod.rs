@@ -12,12 +12,12 @@
 //! | `cores/saturated/10000-on-100/N` | 10,000 tasks on 100 connections, held across a yield |
 //! | `cores/elsewhere/N` | N tasks on a pool of 100·N; each connection is returned by the next worker's task |
 //!
-//! The time of an operation is the wall-clock time divided by the operations of all tasks. So if the case scales, the
-//! time on N cores is an Nth of the time on one core. The speed-up is the throughput divided by the throughput on one
-//! core in the same round.
+//! The time of an operation is the wall-clock time divided by the operations of all tasks. If a case scales perfectly,
+//! its time on N cores is an Nth of its time on one core. The speed-up is the throughput divided by the throughput on
+//! one core in the same round.
 //!
 //! qp loses waiters, so it does not take part in the saturated cases. In these cases, the floor consists of turns that
-//! are passed on; see `floor::Turns`.
+//! tasks pass on to each other; see `floor::Turns`.
 
 mod machine;
 mod tasks;

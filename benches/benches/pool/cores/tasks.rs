@@ -43,9 +43,9 @@ pub fn hit<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
     })
 }
 
-/// One task on each worker takes connections and hands them to the next worker's task, which returns them.
+/// One task on each worker takes connections and hands them to the next worker's task, which returns them to the pool.
 ///
-/// Connections are handed on in batches, so that the hand-over itself costs little: a batch is a vector that circulates
+/// Connections are handed on in batches, so that handing them on costs little. A batch is a vector that circulates
 /// among the tasks. There are as many vectors as tasks, so no mailbox overflows, and each task uses at most 16 of the
 /// 100 connections.
 pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
@@ -85,8 +85,8 @@ pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) ->
     nanos
 }
 
-/// Waits for a message until the last phase. Most messages arrive soon, and the worker's other tasks run in the
-/// meantime.
+/// Waits for a message, at most until the last phase begins. It spins for a while, because most messages arrive soon,
+/// and then yields to the worker's other tasks.
 async fn received<M>(mailbox: &ArrayQueue<M>, phase: &AtomicU8) -> Option<M> {
     const SPINS: usize = 100;
     loop {
@@ -104,18 +104,18 @@ async fn received<M>(mailbox: &ArrayQueue<M>, phase: &AtomicU8) -> Option<M> {
     }
 }
 
-/// For each worker, 64 tasks hold a connection across a yield. No task waits.
+/// Runs 64 tasks for each worker, which hold a connection across a yield. No task waits.
 pub fn yields<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
     let load = Load { name: "yield", tasks: 64 * cores, size: 100 * cores, workers: cores };
     load::throughput_on::<S>(machine.runtime(cores), load, length).nanos_per_op
 }
 
-/// A saturated case on this number of cores.
+/// Runs a saturated case on this number of cores.
 pub fn saturated<S: Queue, const LOAD: usize>(machine: &Machine, cores: usize, length: Length) -> f64 {
     load::throughput_on::<S>(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }
 
-/// The runtime's share in a saturated case.
+/// Measures the runtime's share of the time in a saturated case.
 pub fn saturated_floor<const LOAD: usize>(machine: &Machine, cores: usize, length: Length) -> f64 {
     load::floor_on(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }

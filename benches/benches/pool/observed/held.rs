@@ -5,8 +5,9 @@
 //! The subscriber counts how many events each thread delivers. A check-out and check-in emit three events, so any
 //! further events delivered during these calls belong to other calls.
 //!
-//! A call may take longer than the subscriber does because the machine stops the thread, or because the call waits for
-//! another thread. The 99.9th percentile shows the usual longest call; the maximum includes these delays.
+//! A call may take longer than the subscriber if the operating system stops the thread, or if the call waits for
+//! another thread. The maximum includes these delays. The 99.9th percentile shows how long the longest calls usually
+//! take.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -47,7 +48,7 @@ pub struct Held {
     most_time: Duration,
 }
 
-/// The observations of one task.
+/// The measurements of one task.
 struct Task {
     check_outs: u64,
     calls: Histogram<u64>,
@@ -152,7 +153,7 @@ impl Calls<'_> {
     }
 }
 
-/// The subscriber.
+/// Acts as the subscriber: keeps the thread busy, and counts the event.
 fn deliver() {
     let start = Instant::now();
     while start.elapsed() < SUBSCRIBER {

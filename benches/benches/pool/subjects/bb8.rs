@@ -1,5 +1,5 @@
-//! bb8: a `VecDeque` under a mutex. Waiters wait on a tokio `Notify` and then compete for the connection that came
-//! back.
+//! bb8: a `VecDeque` under a mutex. Waiters wait on a tokio `Notify` and then compete for the connection that was
+//! returned.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use super::{Create, Dummy, Queue, Subject};
 /// It does not have a call that drops its idle connections, so it does not take part in `clear`.
 pub struct Bb8(Pool<Opener>);
 
-/// Opens dummies, and reports dummies that were marked broken as broken.
+/// Opens dummies, and reports a dummy as broken if it was marked as broken.
 pub struct Opener;
 
 impl ManageConnection for Opener {

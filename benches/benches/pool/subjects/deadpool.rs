@@ -11,7 +11,7 @@ use super::{Clear, Create, Dummy, Queue, Subject};
 /// deadpool's managed pool without timeouts or hooks.
 pub struct Deadpool(Pool<Opener>);
 
-/// Opens dummies and accepts every connection that comes back.
+/// Opens dummies and accepts every connection that is returned.
 pub struct Opener;
 
 impl Manager for Opener {

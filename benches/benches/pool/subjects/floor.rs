@@ -1,10 +1,10 @@
 //! The floor: the cost of sharded stacks of connections with nothing around them.
 //!
-//! A pool that takes a connection from a shared structure cannot do less: one CAS to take, one to give back, both on a
-//! line that only the calling thread writes while its shard is not empty. A pool can save a step only by remembering
-//! more: a thread that notes the heads it leaves behind does not have to wait for the load of a head. There are no
-//! capacities, generations, waiters or events, and not even connections: an index is handed out. The floor shows how
-//! much of a pool's cost comes from the pool itself.
+//! A pool that takes a connection from a shared structure cannot do less than this: one CAS to take the connection and
+//! one to give it back, both on a cache line that only the calling thread writes while its shard is not empty. A pool
+//! can save a step only by remembering more. For example, a thread that remembers the heads that it has left behind
+//! does not have to wait for the load of a head. There are no capacities, generations, waiters or events, and not even
+//! connections: an index is handed out. The floor shows how much of a pool's cost comes from the pool itself.
 //!
 //! It does not have a queue, so a caller that finds nothing yields and tries again. It does not open anything, so it
 //! does not take part in `create-and-close`. In the saturated cases, [`Turns`] takes its place.
@@ -96,7 +96,7 @@ struct Seat {
     waker: OnceLock<Waker>,
 }
 
-/// The state of a turn.
+/// The states of a [`Seat`].
 const AWAY: u8 = 0;
 const WAITING: u8 = 1;
 const GRANTED: u8 = 2;
@@ -210,7 +210,7 @@ impl Drop for Taken<'_> {
 /// Marks the end of a stack, in place of an index.
 const NOTHING: u32 = u32::MAX;
 
-/// A stack's head: the index on top in the low half and, in the high half, a tag that grows with every change.
+/// A stack's head: the index on top in the low half and, in the high half, a tag that increases with every change.
 #[derive(Clone, Copy)]
 struct Head(u64);
 

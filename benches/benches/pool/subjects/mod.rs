@@ -4,7 +4,7 @@
 //! a connection at check-out, no maximum lifetime, no idle timeout, no reaper, no metrics sink. Anything that cannot be
 //! turned off is part of the pool and is measured with it: sqlx's and bb8's timeout around every check-out, sqlx's
 //! clock readings, and the task that sqlx spawns for every check-in. The harness does not box anything: the loops are
-//! compiled once per subject.
+//! compiled separately for each subject.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -22,11 +22,11 @@ pub mod qp;
 pub mod sqlx;
 pub mod wharf;
 
-/// The connection in every pool: a cache line of plain data. Moving a connection has a cost, and opening a connection
-/// costs next to nothing.
+/// The connection in every pool: a cache line of plain data. So moving a connection has a cost, but opening one costs
+/// next to nothing.
 #[derive(Debug)]
 pub struct Dummy {
-    /// Makes the connection unusable for pools that check connections at check-in.
+    /// Marks the connection as unusable, for pools that check connections at check-in.
     pub broken: bool,
     number: u64,
     buffers: [usize; 6],
@@ -58,7 +58,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
     /// A checked-out connection. Dropping it checks the connection in.
     type Guard<'a>: Send;
 
-    /// Creates a pool of at most `size` connections, none of which needs to be open yet. Runs inside a tokio runtime.
+    /// Creates a pool of at most `size` connections, which need not be open yet. Runs inside a tokio runtime.
     fn open(size: usize) -> impl Future<Output = Self> + Send;
 
     /// Checks out a connection, and waits for one if necessary.

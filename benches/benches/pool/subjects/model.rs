@@ -1,18 +1,19 @@
 //! A model of the official driver's pool: one task owns the pool's state, and everything else reaches it through channels.
 //!
 //! This is the design of the `mongodb` crate 3.x (`src/cmap`), written from scratch without I/O, errors, clears,
-//! pinning or service ids. It is for comparing designs; `perf/` compares the crate itself, on a real server. The model
-//! does the same work for a check-out and a check-in:
+//! pinning or service ids. It serves to compare the two designs. The comparison with the crate itself, on a real
+//! server, is in `perf/`. The model does the same work for a check-out and a check-in:
 //!
 //! - A check-out emits its first event, sends a request with a one-shot channel to the owner, and waits for the answer.
-//! - The owner takes check-ins before requests, queues the requests, and after each message serves the oldest request
-//!   that it can. A separate task opens a connection when one is needed, and the check-out awaits that task.
+//! - The owner handles check-ins before requests. It queues the requests, and after each message it serves the oldest
+//!   one if a connection is available or can be opened. A separate task opens a connection when one is needed, and the
+//!   check-out awaits that task.
 //! - A check-in is a message that carries the connection.
-//! - The handler is called with an owned event: by the caller for a check-out, and by the owner for a check-in. Each event
-//!   clones the server's address, which is a string.
+//! - The handler receives owned events. The caller emits the events of a check-out, and the owner emits the event of a
+//!   check-in. Each event clones the server's address, which is a string.
 //!
 //! The model leaves out the subscription to cancellations that the driver makes at each check-out, and two of the three
-//! allocations for moving a connection. So it does not cost more than the driver's pool.
+//! allocations for moving a connection. The model therefore costs no more than the driver's pool.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -41,7 +42,7 @@ enum Event {
     Ready { address: String, id: u32, duration: Duration },
 }
 
-/// The handler, and the address that every event clones.
+/// The event handler, and the server address that is cloned into every event.
 #[derive(Clone)]
 struct Events {
     handler: Arc<dyn Fn(Event) + Send + Sync>,
@@ -57,17 +58,18 @@ impl Events {
 struct Pooled {
     _connection: Dummy,
     id: u32,
-    /// Nothing expires here, but the driver reads the clock for this purpose at every check-in.
+    /// Never read, because nothing expires here. The driver reads the clock for it at every check-in, so the model does
+    /// the same.
     _available_since: Instant,
 }
 
-/// The owner's answer to a request. If the check-out has given up, the connection still comes back.
+/// The owner's answer to a request. If the check-out has given up, the connection is still returned to the owner.
 enum Answer {
     Available(Lent),
     Opening(JoinHandle<Lent>),
 }
 
-/// Messages that the owner takes before requests.
+/// A message that the owner handles before any request.
 enum Message {
     CheckIn(Box<Pooled>),
     Opened,
@@ -89,7 +91,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(pooled) = self.pooled.take() {
-            // The owner ends with the pool. The connection is then dropped with the message.
+            // The owner's task ends with the pool. After that, a connection is dropped together with its message.
             let _ = self.messages.send(Message::CheckIn(pooled));
         }
     }
@@ -146,7 +148,7 @@ impl Handled for Model {
         Self::with_handler(size, Arc::new(move |_| handler()))
     }
 
-    /// The driver's pool does not have a time limit, so the caller sets one.
+    /// The driver's pool has no time limit of its own, so the caller applies one.
     async fn check_out_within(&self, limit: Duration) -> Option<Lent> {
         timeout(limit, self.check_out()).await.ok()
     }
@@ -158,7 +160,7 @@ struct Owner {
     total: usize,
     opening: usize,
     opened: u32,
-    /// The last connection is handed out first.
+    /// The connection at the back is handed out first.
     available: VecDeque<Box<Pooled>>,
     waiting: VecDeque<oneshot::Sender<Answer>>,
     requests: mpsc::UnboundedReceiver<oneshot::Sender<Answer>>,

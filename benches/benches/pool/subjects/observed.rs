@@ -1,4 +1,4 @@
-//! wharf under observation: the pool without metrics, the pool as it is, and the pool with more.
+//! wharf at several levels of observation: without metrics, with its usual metrics, and with additional observers.
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ pub trait Observation: Send + Sync + 'static {
     }
 }
 
-/// wharf under an observation, with default options except for the size.
+/// wharf with an observation. All options except the size have their defaults.
 pub struct Observed<O: Observation> {
     pool: Pool<O::Opener>,
     observation: PhantomData<O>,
@@ -71,8 +71,8 @@ impl<O: Observation> Handled for Observed<O> {
 
 /// Opens dummies for a pool with or without metrics.
 ///
-/// A pool with metrics is compared with a pool without metrics, and each has an opener that no other subject uses. So each
-/// is compiled for a single user, and the compiler has the same reasons to inline in both.
+/// The pool with metrics and the pool without metrics each have an opener that no other subject uses. So each pool is
+/// compiled for a single user, and the compiler has the same reasons to inline in both.
 #[derive(Default)]
 pub struct Alone<const METERED: bool>;
 
@@ -98,7 +98,7 @@ impl Observation for Unmetered {
     type Opener = Alone<false>;
 }
 
-/// The pool as it is, with its metrics.
+/// The standard pool, with its metrics.
 pub struct Metered;
 
 impl Observation for Metered {
@@ -106,7 +106,7 @@ impl Observation for Metered {
     type Opener = Alone<true>;
 }
 
-/// The pool as it is, for the scenarios, which add a slow subscriber.
+/// The standard pool, for the scenarios that add a slow subscriber.
 pub struct Slow;
 
 impl Observation for Slow {
@@ -114,8 +114,8 @@ impl Observation for Slow {
     type Opener = Opener;
 }
 
-/// One trivial subscriber: a closure that hides the event from the compiler. So the pool builds every event with its
-/// duration and makes every call, and the subscriber itself costs next to nothing.
+/// One trivial subscriber: a closure that hides the event from the compiler. The pool therefore builds every event,
+/// including its duration, and makes every call, but the subscriber itself costs next to nothing.
 pub struct Closure;
 
 impl Observation for Closure {

@@ -35,7 +35,7 @@ impl Subject for Sqlx {
         self.0.acquire().await.expect("no connection within sqlx's default timeout")
     }
 
-    /// Also waits for the check-ins, which are tasks.
+    /// Also waits for the check-ins, each of which runs in a spawned task.
     async fn warm(&self, size: usize) {
         let mut held = Vec::with_capacity(size);
         for _ in 0..size {
@@ -57,7 +57,7 @@ impl Create for Sqlx {
     }
 }
 
-/// Opens the dummies of the database, at once.
+/// Opens the database's dummies, without any delay.
 #[derive(Debug, Clone)]
 pub struct Source;
 

@@ -8,13 +8,13 @@ use super::clearing::closed_reasons;
 use super::harness::model;
 use super::world::*;
 
-/// Opens a connection, and takes it for a check.
+/// Opens a connection, and takes it out of the pool for a check.
 fn checking(pool: &std::sync::Arc<Pool>) -> Checking<World> {
     check_in(leased(pool));
     pool.try_take().expect("the connection is not available").begin_check()
 }
 
-/// Ends a check with an exchange, as every check does.
+/// Uses the connection for an exchange, as every check does, and then passes or fails the check.
 fn end(mut checking: Checking<World>, passes: bool) {
     checking.connection().0.operate();
     if passes {

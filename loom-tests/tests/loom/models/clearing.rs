@@ -138,7 +138,8 @@ fn clear_of_a_paused_pool_emits_no_event() {
     });
 }
 
-/// Clears with interruption, and makes the pool ready again before maintenance interrupts.
+/// Returns a closure that clears the pool with interruption, makes it ready again, and then runs the maintenance that
+/// interrupts the users.
 fn interrupting_clear(pool: &Arc<Pool>) -> impl FnOnce() + use<> {
     let pool = pool.clone();
     move || {

@@ -362,14 +362,14 @@ const CONTROLS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Orderings in the shared code that only one of the two ways to park needs; with the other way, an event's lock
-/// provides the same order.
+/// Mutants of orderings in shared code that only one of the two ways to park needs. With the other way, the lock of an
+/// event provides the same order.
 const ORDERINGS_OF_OWN: &[&str] = &[
     "cell_publishes_no_waiter",
     "cell_acquires_no_waiter",
     "grant_publishes_nothing",
     "grant_is_not_acquired",
-    // A waiter is withheld while it changes its waker.
+    // With events, a waiter that changes its waker is not withheld, so the word does not change and change back.
     "word_that_became_the_same_again_is_not_acquired",
 ];
 
@@ -380,8 +380,8 @@ fn is_present(mutant: &str) -> bool {
 }
 
 const AT_A_TIME: usize = 2;
-/// Ends a model that hangs. The slowest controls take 75 s on a quiet machine with two cores, and much longer when the
-/// machine is busy, because the models run at the lowest priority in CI.
+/// The time after which a model is considered to hang, and is killed. The slowest controls take 75 s on a quiet machine
+/// with two cores, and much longer when the machine is busy, because the models run at the lowest priority in CI.
 const TIME_LIMIT: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -390,7 +390,7 @@ fn every_mutant_is_caught() {
         return;
     }
     let binary = &instrumented::build("loom").unwrap_or_else(|why| panic!("the instrumented build failed: {why}"));
-    // Selects the models whose names begin with one of these words, for work on a few controls.
+    // Only the models whose paths begin with one of these words are run. This saves time during work on a few controls.
     let only = std::env::var("WHARF_LOOM_CONTROLS").unwrap_or_default();
     let selects = |word: &str, (mutant, model): &(&str, &str)| model.starts_with(word) && is_present(mutant);
     for word in only.split(',') {
@@ -422,7 +422,7 @@ fn every_mutant_is_caught() {
     assert!(survivors.is_empty(), "{} of {} were not caught: {survivors:#?}", survivors.len(), CONTROLS.len());
 }
 
-/// Runs a model with a mutant. Returns how the model failed, or an error that says why the mutant counts as not caught.
+/// Runs a model with a mutant. Returns how the model failed, or an error that says why the mutant was not caught.
 fn examine(binary: &Path, mutant: &str, model: &str) -> Result<String, String> {
     let mut child = Command::new(binary)
         .args(["--exact", &format!("models::{model}"), "--nocapture"])
@@ -437,7 +437,8 @@ fn examine(binary: &Path, mutant: &str, model: &str) -> Result<String, String> {
     let mut stdout = child.stdout.take().expect("stdout is not piped");
     let reader = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // After an error the output is incomplete. If it lacks the start message, the model counts as not started.
+        // After a read error, the output is incomplete. Without the start message, the model is reported as not
+        // started.
         let _ = stdout.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     });

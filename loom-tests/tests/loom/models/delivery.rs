@@ -1,5 +1,5 @@
-//! Models of the delivery of events. A waiting caller that never gets a verdict is a deadlock, which loom reports. A
-//! task that is never woken from its wait for the end is a deadlock, too.
+//! Models of the delivery of events. If a waiting caller never gets a verdict, or a task that waits for the end is
+//! never woken, the model deadlocks, which loom reports.
 
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs all threads of a model on one thread")]
 
@@ -14,13 +14,13 @@ use wharf::unstable::delivery::{Delivery, Share};
 
 use super::harness::model;
 
-/// A delivery of numbers, and its subscriber.
+/// A delivery whose events are numbers, and its subscriber.
 pub struct Events {
     pub delivery: Delivery<u32>,
     pub seen: Seen,
 }
 
-/// The events that the subscriber has received. Two deliveries that are not ordered are a race, which loom reports.
+/// The events that the subscriber has received. loom reports a race if two deliveries are not ordered.
 pub struct Seen {
     numbers: UnsafeCell<Vec<u32>>,
     /// A statistic, as in `world.rs`: loom does not see it, so it does not order anything.
@@ -35,7 +35,7 @@ impl Seen {
     #[allow(unsafe_code)]
     pub fn add(&self, number: u32) {
         let abort = AbortOnPanic;
-        // SAFETY: there is one deliverer at a time. The models check this: loom panics before a race.
+        // SAFETY: there is one deliverer at a time. The models check this: loom panics before it lets a race happen.
         self.numbers.with_mut(|numbers| unsafe { (*numbers).push(number) });
         std::mem::forget(abort);
         self.count.fetch_add(1, StatisticOrdering::Relaxed);
@@ -54,8 +54,8 @@ impl Seen {
     }
 }
 
-/// Aborts if loom finds a race inside a subscriber, because the delivery would catch the panic. The panic hook has
-/// already reported it.
+/// Aborts if loom finds a race inside a subscriber, because the delivery would catch loom's panic. By then, the panic
+/// hook has reported the race.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -92,7 +92,7 @@ impl Events {
     }
 }
 
-/// Waits as `Pool::closed` does.
+/// Waits for the end, as `Pool::closed` does.
 fn block_on_end(delivery: &Delivery<u32>, is_over: impl Fn() -> bool) {
     let mut change = delivery.watch();
     loom::future::block_on(poll_fn(|context| delivery.poll_ended(&mut change, context, &is_over)));
@@ -170,7 +170,7 @@ fn callers_leave_no_more_events_behind_than_the_room_allows() {
         };
         for number in 1..=4 {
             events.publish(number);
-            // This may include the other caller's event, which may not have been emitted yet.
+            // The count of delivered events may already include the other caller's event.
             let left_behind = number.saturating_sub(events.seen.count());
             assert!(left_behind <= ROOM, "{left_behind} events were left behind");
         }
@@ -205,7 +205,7 @@ fn subscribers_that_publish_do_not_wait_for_themselves() {
                 events.seen.add(*number);
                 if *number < 100 {
                     let events = events.clone();
-                    // Events that this call delivers are only noted.
+                    // The subscriber of this call only notes the events, and publishes no others.
                     events.delivery.publish(*number + 100, |number| events.seen.add(*number));
                 }
             }
@@ -273,14 +273,14 @@ fn panicking_subscriber_keeps_no_role_and_loses_no_event() {
 #[test]
 fn closed_completes_after_the_last_event() {
     model("closed_completes_after_the_last_event", Some(2), || {
-        // With room, so that the closing thread may leave its event to the other caller.
+        // There is room, so the closing thread may leave its event to the other caller.
         let delivery = Arc::new(Delivery::new(Share { turn: 1, room: 2 }));
         let last = Arc::new(Seen::new());
         let on_event = {
             let last = last.clone();
             move |number: &u32| match number {
                 1 => last.add(1),
-                // The other caller's event, which may come at any time.
+                // The other caller's event, which may be delivered at any time.
                 _ => thread::yield_now(),
             }
         };
@@ -312,7 +312,7 @@ fn closed_completes_after_the_event_of_the_last_connection() {
         let gives_back = {
             let (events, is_gone) = (events.clone(), is_gone.clone());
             thread::spawn(move || {
-                // The order of `Held::retire`.
+                // These steps are in the same order as in `Held::retire`.
                 events.emit(1);
                 is_gone.store(true, Ordering::Release);
                 events.delivery.look_again();
@@ -325,7 +325,7 @@ fn closed_completes_after_the_event_of_the_last_connection() {
     });
 }
 
-/// As above, but without a remaining event whose delivery would wake the task again.
+/// As above, but no event is left whose delivery would wake the task again.
 #[test]
 fn closed_completes_when_the_last_connection_is_gone() {
     model("closed_completes_when_the_last_connection_is_gone", None, || {

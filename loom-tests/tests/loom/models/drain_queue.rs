@@ -1,5 +1,5 @@
 //! Models of the drain queue. A drain never delays a check-out: if a check-out lacks only capacity, one drain is
-//! displaced for it, exactly once, and the check-out gets the capacity when the connection is closed.
+//! displaced for it, exactly once. The check-out gets the capacity when the connection of that drain is closed.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use wharf::{Clear, PoolEvent};
 use super::harness::model;
 use super::world::*;
 
-/// Asserts, from the events, that at most `most` connections exist at any instant.
+/// Asserts that, according to the events, no more than `most` connections existed at any instant.
 fn assert_at_most(pool: &Arc<Pool>, most: usize) {
     let mut total = 0;
     for event in pool.environment().events() {

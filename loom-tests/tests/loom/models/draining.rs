@@ -1,4 +1,4 @@
-//! Models of a connection that needs a drain: it is either closed, once, or passed to the next check-out.
+//! Models of a connection that needs a drain: it is either closed exactly once or passed to the next check-out.
 
 use loom::thread;
 use wharf::{Clear, ConnectionClosedReason};
@@ -50,7 +50,8 @@ fn drain_that_fails_during_a_clear_closes_its_connection_once() {
     });
 }
 
-/// The check-out waits because another connection is pending, not for capacity. So it does not displace a drain.
+/// The check-out waits because another connection is pending, not because it lacks capacity. So it does not displace a
+/// drain.
 #[test]
 fn drained_connection_goes_to_a_waiter() {
     model("drained_connection_goes_to_a_waiter", Some(4), || {

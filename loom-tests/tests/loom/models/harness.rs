@@ -7,18 +7,18 @@ use std::time::Instant;
 
 use loom::model::Builder;
 
-/// The variable that names the mutant in a negative control; see `src/pool/sync.rs`.
+/// The environment variable that names the mutant in a negative control; see `src/pool/sync.rs`.
 pub const MUTANT: &str = "WHARF_MUTANT";
 
-/// The variable that replaces the preemption bound of the bounded models. `none` removes the bound.
+/// The environment variable that replaces the preemption bound of the bounded models. `none` removes the bound.
 const BOUND: &str = "WHARF_LOOM_BOUND";
 
 /// The strings that a model prints when it starts and when it fails.
 pub const STARTED: &str = "model started:";
 pub const FAILED: &str = "model failed:";
 
-/// Models with a smaller bound for the wait list on event-listener. A wait on event-listener takes more steps, and with
-/// their usual bounds each of these models takes half a minute or more.
+/// The models that have a smaller bound when the wait list is built on event-listener. A wait then takes more steps,
+/// and with its usual bound each of these models would take half a minute or more.
 pub const BOUNDS_WITH_EVENT_LISTENER: &[(&str, usize)] = &[
     ("pending_count_drops_after_the_connection_is_available", 4),
     ("pending_count_drops_after_the_connection_is_available_on_another_shard", 4),
@@ -56,7 +56,8 @@ pub fn model(name: &'static str, bound: Option<usize>, execution: impl Fn() + Se
     println!("{name} bound={bound} iterations={iterations} time={:.2?}", started.elapsed());
 }
 
-/// Prints the first panic on one line, because a failing model may abort the process right after it.
+/// Installs a panic hook that prints the panic on one line, because a failing model may abort the process right after
+/// its first panic.
 fn report_failure(name: &'static str, iterations: Arc<AtomicU64>) {
     let earlier = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {

@@ -1,5 +1,5 @@
-//! Models of the hit path: `note_and_try_hit`, and the drop of a lease, with and without the thread's note. They run
-//! concurrently with each other and with every operation that changes a shard's head.
+//! Models of the hit path: `note_and_try_hit`, and the drop of a lease, with and without the thread's note. In the
+//! models, these two run concurrently with each other and with every operation that changes a shard's head.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -184,7 +184,7 @@ fn connection_put_back_during_a_clear_is_not_left_to_hit() {
     });
 }
 
-/// Nothing changes on the shard that the connection was taken from.
+/// The shard that the connection was taken from does not change in the meantime.
 #[test]
 fn connection_put_back_after_another_shard_had_it_is_linked_anew() {
     model("connection_put_back_after_another_shard_had_it_is_linked_anew", None, || {
@@ -222,8 +222,8 @@ fn hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool() {
     });
 }
 
-/// The shard of the other pool gets the head that the hits left on the first pool's shard. The returned connection
-/// still has the link of its last push, and the connection below it is in use.
+/// The head of the other pool's shard becomes equal to the head that the hits left on the first pool's shard. The
+/// connection that is returned still has the link of its last push, which names a connection that is now in use.
 #[test]
 fn connection_is_not_put_back_by_the_head_of_another_pool() {
     model("connection_is_not_put_back_by_the_head_of_another_pool", None, || {
@@ -246,7 +246,7 @@ fn connection_is_not_put_back_by_the_head_of_another_pool() {
     });
 }
 
-/// Both connections have the same link, because each was alone in the stack.
+/// Both connections have the same link, because each was alone on the stack when it was pushed.
 #[test]
 fn hit_takes_the_connection_that_was_put_back_and_not_the_noted_one() {
     model("hit_takes_the_connection_that_was_put_back_and_not_the_noted_one", None, || {
@@ -297,7 +297,7 @@ fn connection_returned_during_a_close_is_closed_once() {
 }
 
 /// One connection moves from the bottom of one stack to the top of the other, while the caller holds another
-/// connection. Reading the new height with the old head would count the held connection as available.
+/// connection. A status that combined the new height with the old head would count the held connection as available.
 #[test]
 fn consistent_status_counts_a_held_connection_as_in_use() {
     model("consistent_status_counts_a_held_connection_as_in_use", Some(2), || {
@@ -345,7 +345,7 @@ unsafe impl Environment for Metered {
     type Connection = ();
 
     fn now(&self) -> Instant {
-        // None of the models ask how long a connection was idle.
+        // No model depends on how long a connection has been idle.
         Instant::now()
     }
 

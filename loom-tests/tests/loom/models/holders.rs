@@ -1,4 +1,4 @@
-//! Models of the holders' records: they are read, and long uses are reported, while their owners write them.
+//! Models of the holders' records, which are read and reviewed for long uses while their owners write them.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use wharf::unstable::pool::Idle;
 use super::harness::model;
 use super::world::*;
 
-/// Two call sites that check out connections.
+/// Returns two different call sites for check-outs.
 fn sites() -> [&'static Location<'static>; 2] {
     [Location::caller(), here()]
 }
@@ -26,14 +26,14 @@ fn check_out_at(pool: &Arc<Pool>, idle: Idle<World>, site: &'static Location<'st
     check_out(pool, idle)
 }
 
-/// Opens a connection. It is on its way to its caller until it is checked out or made available.
+/// Opens a connection and leaves it on its way to its caller: neither checked out nor made available.
 fn on_its_way(pool: &Arc<Pool>) -> Idle<World> {
     let (idle, opening) = opened(pool);
     drop(opening);
     idle
 }
 
-/// Each site has its own task number, so a reader can tell whether a site and a task number belong to one use.
+/// Each site has its own task number, so a reader can tell whether a site and a task number belong to the same use.
 #[test]
 fn holder_is_read_from_one_use() {
     model("holder_is_read_from_one_use", Some(2), || {

@@ -1,7 +1,7 @@
-//! Models of the inline delivery of events, and of its order with the queue.
+//! Models of the inline delivery of events, and of their order relative to queued events.
 //!
-//! Inline deliveries may overlap, and a subscriber's panic is caught. So the subscribers here do not assert. They note
-//! faults, and the model asserts at its end that no fault was noted.
+//! Inline deliveries may overlap, and panics of subscribers are caught. So the subscribers here do not assert anything.
+//! They note faults, and each model asserts at its end that no fault was noted.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use loom::thread;
 use super::delivery::Events;
 use super::harness::model;
 
-/// The event that a subscriber of event 1 emits.
+/// The event that the subscriber emits when it receives event 1.
 const INNER: u32 = 101;
 
 /// The subscribers' notes, in std's atomics, which do not order anything.
@@ -45,7 +45,8 @@ impl Noted {
 fn inline_event_follows_the_queued_event_before_it() {
     model("inline_event_follows_the_queued_event_before_it", Some(3), || {
         let events = Events::new(1, 1);
-        // Like a connection that is handed over: the thread that takes it knows that the event was emitted.
+        // This flag stands for a connection that is handed over: the thread that takes the connection knows that the
+        // event was emitted.
         let is_handed_over = Arc::new(AtomicBool::new(false));
         let emits = {
             let (events, is_handed_over) = (events.clone(), is_handed_over.clone());
@@ -189,7 +190,7 @@ fn panicking_subscriber_ends_its_inline_delivery() {
             thread::spawn(move || {
                 let call = AssertUnwindSafe(|| events.delivery.deliver_inline(&1, |number| panics(&noted, *number)));
                 noted.is_wrong.fetch_or(catch_unwind(call).is_err(), StatisticOrdering::Relaxed);
-                // Delivered inline again, and not from the queue.
+                // This event is delivered inline again, and not from the queue.
                 events.delivery.deliver_inline(&2, |number| noted.note(*number));
             })
         };
@@ -211,14 +212,15 @@ fn caller_that_delivers_inline_is_held_for_a_bounded_number_of_events() {
             })
         };
         let here = AtomicU32::new(0);
-        // Emitted earlier, for example under a lock, so that this caller begins as the deliverer.
+        // This stands for an event that was emitted earlier, for example under a lock. Because of it, this caller
+        // begins as the deliverer.
         events.emit(9);
         events.delivery.deliver_inline(&10, |number| {
             here.fetch_add(1, StatisticOrdering::Relaxed);
             noted.note(*number);
         });
-        // The call delivers its own event, and one more as its turn. The other events are further back than the room
-        // allows, so their caller relieves this call.
+        // The call delivers its own event, and one more as its turn. The other events are further back in the queue
+        // than the room allows, so their caller relieves this call.
         let here = here.into_inner();
         assert!(here <= 2, "one call has delivered {here} events");
         others.join().unwrap();

@@ -11,8 +11,8 @@ use wharf::unstable::pool::{Grant, Permit};
 use super::harness::model;
 use super::world::*;
 
-/// The numbers of tokens that exist. They can be std's atomics, because loom's threads take turns and because they are
-/// not part of the pool.
+/// The numbers of tokens that exist. These counts can be std's atomics, because they are not part of the pool and
+/// loom's threads take turns.
 #[derive(Default)]
 struct Tokens {
     total: AtomicU32,
@@ -29,7 +29,7 @@ impl Tokens {
     }
 }
 
-/// Runs three threads that each try once to get a permit, and call `open` with it.
+/// Runs three threads that each try once to get a permit and, if they succeed, call `open` with it.
 fn limits<R: Send + 'static>(
     name: &'static str,
     max_pool_size: u32,
@@ -115,8 +115,8 @@ fn both_counts_return_to_zero_after_close() {
     });
 }
 
-/// Checks that the end of `last` is noticed. A thread that closes a pool and finds a connection left relies on being
-/// notified when the connection is gone.
+/// Checks that the end of `last` is noticed. A thread that closes a pool and finds that a connection is left relies on
+/// a notification when that connection is gone.
 fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn(&Arc<Pool>) -> T, end: fn(T)) {
     model(name, bound, move || {
         let pool = unheard(options(1, 1));

@@ -135,8 +135,8 @@ fn ids_are_in_the_order_of_the_created_events() {
     });
 }
 
-/// A check-out shares its permit with the task that opens the connection. If another connection comes first, the
-/// check-out gives up the permit, for which a second check-out is waiting.
+/// A check-out shares its permit with the task that opens the connection. If another connection is returned first, the
+/// check-out gives up the permit. A second check-out is waiting for that permit.
 #[test]
 fn shared_permit_is_used_once_or_given_up() {
     model("shared_permit_is_used_once_or_given_up", Some(4), || {
@@ -176,7 +176,7 @@ fn connection_that_is_handed_to_a_waiter_is_not_pending() {
     });
 }
 
-/// Shares an opening, which another thread then ends. The caller also ends it.
+/// Shares an opening with a new thread, which ends it. The caller also ends it.
 fn opening_that_another_ends(opening: Opening<World>) -> (Arc<SharedOpening<World>>, JoinHandle<()>) {
     let shared = Arc::new(SharedOpening::new());
     shared.share(opening);

@@ -15,7 +15,7 @@ use wharf::unstable::primitives::{BriefLock, Front, Placed, SlotStack, Slots, Wa
 use super::harness::model;
 use super::world::*;
 
-/// Watches the pool as a drain does. A missed change is a deadlock, which loom reports.
+/// Watches the pool as a drain does. If it misses a change, the model deadlocks, which loom reports.
 #[test]
 fn watch_never_misses_a_clear() {
     model("watch_never_misses_a_clear", Some(4), || {
@@ -56,8 +56,8 @@ fn watch_never_misses_a_close() {
     });
 }
 
-/// The value is in a loom cell, so two simultaneous holders are a race. A holder that does not see the last holder's
-/// writes is a race, too.
+/// The value is in a loom cell. So loom reports a race if the lock has two holders at once, or if a holder does not see
+/// the last holder's writes.
 #[test]
 fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
     model("brief_lock_has_one_holder_that_sees_the_last_holders_writes", Some(3), || {
@@ -72,8 +72,8 @@ fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
     });
 }
 
-/// Each section gets its own number. A section that runs twice takes two numbers, and waiting for a section that does
-/// not run never ends.
+/// Each section takes a number. A section that ran twice would take two numbers, and waiting for a section that does
+/// not run would never end.
 #[test]
 fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
     model("brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome", Some(3), || {
@@ -89,7 +89,7 @@ fn brief_lock_runs_each_section_once_and_its_thread_sees_the_outcome() {
     });
 }
 
-/// Each wait may or may not find the other waiter.
+/// The granter may or may not find the waiter, and the waiter may or may not find its grant.
 #[test]
 fn waiter_and_granter_meet_in_either_order() {
     model("waiter_and_granter_meet_in_either_order", None, || {
@@ -113,7 +113,8 @@ fn taken(list: &ModelledList, waiter: &mut ModelledWaiter, polled: Poll<u32>) ->
     }
 }
 
-/// Waits and takes its grant several times: enough to reuse the cells of the first segment, if their tickets are over.
+/// Waits and takes the grant four times. That is enough to reuse the cells of the first segment if their tickets are
+/// over.
 fn use_cells_again(list: &ModelledList) {
     for grant in 3..7 {
         let (mut waiter, polled) = list.wait();
@@ -221,8 +222,8 @@ fn brief_lock_that_is_given_to_a_thread_is_held() {
     });
 }
 
-/// The models above explore how two requests enter the list. Here the requests enter in a single execution, and only
-/// the rest is explored. Otherwise loom would switch between the two waiting threads forever.
+/// The models above explore how two requests enter the list. Here the requests enter in one fixed order, and loom
+/// explores only what follows. Otherwise loom would switch between the two waiting threads forever.
 #[test]
 fn brief_lock_is_given_with_the_later_request() {
     model("brief_lock_is_given_with_the_later_request", Some(4), || {
@@ -244,23 +245,23 @@ fn brief_lock_is_given_with_the_later_request() {
     });
 }
 
-/// Counts under the lock, on a separate thread.
+/// Increments the value under the lock, on a separate thread.
 fn takes(lock: &Arc<BriefLock<u32>>) -> thread::JoinHandle<()> {
     let lock = lock.clone();
     thread::spawn(move || *lock.lock() += 1)
 }
 
-/// Counts in a section, on a separate thread.
+/// Increments the value in a section, on a separate thread.
 fn runs(lock: &Arc<BriefLock<u32>>) -> thread::JoinHandle<()> {
     let lock = lock.clone();
     thread::spawn(move || lock.run(|value| *value += 1, || |value: &mut u32| *value += 1))
 }
 
-/// Two slots on a stack. Each has a value for its owner to store.
+/// A stack of two slots. Each slot has a value that its owner stores.
 struct Room {
     slots: Slots<AtomicU32>,
     stack: SlotStack,
-    /// In std's atomics, which do not order anything.
+    /// Whether a thread owns each slot. These are std's atomics, which do not order anything.
     is_owned: [AtomicBool; 2],
 }
 
@@ -288,7 +289,7 @@ impl Room {
         self.stack.push(&self.slots, slot);
     }
 
-    /// Requires the stack to contain all slots that no thread owns.
+    /// Asserts that the stack contains all slots that no thread owns.
     fn check(&self) {
         while self.pop().is_some() {}
         assert!(self.is_owned.iter().all(|slot| slot.load(Ordering::Relaxed)), "a slot is lost");
@@ -327,7 +328,7 @@ fn taker_of_a_slot_sees_what_its_last_owner_stored() {
                 }
             }
         });
-        // The value that was stored before the threads started, or by the other thread.
+        // This value was stored either before the threads started or by the other thread.
         let seen = room.pop().map(|slot| (slot, room.slots.value(slot).load(Ordering::Relaxed)));
         other.join().unwrap();
         if let Some((slot, value)) = seen {
@@ -359,8 +360,8 @@ fn slots_pushed_while_others_are_detached_are_not_lost() {
     });
 }
 
-/// Threads put two values at the front and take them. Every value that is taken or replaced is whole, and each comes
-/// out only once.
+/// The two halves of a value, which are equal if the value is whole. Threads put values at the front and take them.
+/// Every value that is taken or replaced must be whole, and must come out only once.
 #[derive(Default)]
 struct Pair([AtomicU32; 2]);
 

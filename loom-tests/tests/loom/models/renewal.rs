@@ -1,5 +1,6 @@
 //! Models of a renewal and of worn connections. A renewal makes all connections stale, as a clear does, but the pool
-//! stays ready and the waiters stay in the queue. Worn connections are closed only while enough others are open.
+//! stays ready and the waiters stay in the queue. Worn connections are closed only as long as enough other connections
+//! are open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +62,8 @@ fn waiter_is_served_despite_a_renewal() {
                 pool.maintain();
             }
         });
-        // A connection that comes back before the renewal may be granted and then go stale. Then the waiter is granted
-        // a permit for its capacity.
+        // A connection that is returned before the renewal may be granted and then go stale. The waiter then gets a
+        // permit for the capacity of that connection.
         let grant = match loom::future::block_on(waits) {
             wharf::unstable::pool::Grant::Connection(idle) if idle.is_stale() => {
                 drop(idle);
@@ -78,8 +79,8 @@ fn waiter_is_served_despite_a_renewal() {
     });
 }
 
-/// Returns a pool that keeps one connection open, and two connections in use. Their lifetimes are over once
-/// [`LIFETIME`] has passed.
+/// Returns a pool that keeps one connection open, and two of its connections, which are in use. Both exceed their
+/// lifetime once [`LIFETIME`] has passed.
 fn two_in_use() -> (Arc<Pool>, [Leased; 2]) {
     let pool = recorded(options(3, 2).min_pool_size(1).max_lifetime(LIFETIME));
     let leases = [(); 2].map(|()| leased(&pool));

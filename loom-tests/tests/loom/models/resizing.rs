@@ -1,4 +1,4 @@
-//! Models of resizes: no admission by an old maximum, no waiter forgotten, and no surplus left.
+//! Models of resizes: no check-out is admitted by an old maximum, no waiter is forgotten, and no surplus is left.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn resize(pool: &Arc<Pool>, change: impl Fn(PoolOptions) -> PoolOptions) {
     assert!(pool.try_resize(&seen, &change(seen.clone())), "the sizes have changed");
 }
 
-/// Checks that maintenance closes every connection but the one in use, if the new maximum is one.
+/// Asserts that, with a new maximum of one, maintenance closes every connection except the one in use.
 fn assert_only_one_is_left(pool: &Arc<Pool>, held: Leased) {
     pool.maintain();
     assert_eq!(pool.status().total, 1, "a surplus connection is left");

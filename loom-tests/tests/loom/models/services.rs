@@ -39,7 +39,8 @@ fn connection_checked_in_during_a_clear_of_its_service_is_closed_once_as_stale()
         assert!(pool.clear_service(CLEARED, Clear::new()).unwrap());
         pool.maintain();
         returns.join().unwrap();
-        // If maintenance came first, the check-in closed the connection itself, so a second run is not needed.
+        // If maintenance came first, the check-in closed the connection itself. So maintenance does not have to run
+        // again.
         assert_empty(&pool);
         assert_eq!(closed(&pool), [(1, ConnectionClosedReason::Stale)]);
         wind_up(pool);

@@ -1,5 +1,5 @@
-//! Models of pools that share a budget: no more connections than places, no pool forgotten, and no connection closed in
-//! vain.
+//! Models of pools that share a budget: there are never more connections than places, no pool is forgotten, and no
+//! connection is closed in vain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -66,7 +66,7 @@ fn place_given_back_while_a_pool_leaves_the_queue_goes_to_the_next_pool() {
             let three = three.clone();
             move || drop(permit(acquire(&three)))
         });
-        // It may have been granted the permit.
+        // The cancelled check-out may already have been granted the permit.
         drop(cancelled);
         gives_back.join().unwrap();
         waits.join().unwrap();

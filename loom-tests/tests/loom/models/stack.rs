@@ -44,7 +44,7 @@ fn check_in_publishes_the_users_writes() {
     });
 }
 
-/// Does not use a waker, because a waker would itself synchronise.
+/// Polls with a waker that does nothing, because waking would itself synchronise the threads.
 #[test]
 fn hand_over_publishes_the_users_writes() {
     model("hand_over_publishes_the_users_writes", None, || {

@@ -75,8 +75,8 @@ fn two_check_outs_are_both_served_by_one_connection() {
     });
 }
 
-/// The first waiter is cancelled while it may be granted the connection or permit that `prepare` provides. The second
-/// waiter must get it.
+/// Cancels the first of two waiters, which at that time may be granted the connection or permit that `prepare`
+/// provides. The second waiter must then get it.
 fn cancelled(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce() + Send> + Send + Sync + 'static) {
     model(name, Some(3), move || {
         let pool = unheard(options(1, 1));
@@ -140,7 +140,7 @@ fn check_out_that_queues_up_during_a_clear_is_refused() {
     });
 }
 
-/// The newcomer joins the other waiter without the lock while the clear takes all tickets out of the word.
+/// The newcomer queues up behind the other waiter without the lock, while the clear takes all tickets out of the word.
 #[test]
 fn check_out_that_queues_up_behind_another_during_a_clear_is_refused() {
     model("check_out_that_queues_up_behind_another_during_a_clear_is_refused", Some(3), || {
@@ -211,7 +211,7 @@ fn stale_connection_is_never_handed_to_a_later_waiter() {
     });
 }
 
-/// A newcomer arrives, but `first` must be served before it.
+/// Asserts that `first` is served before a newcomer that arrives in the meantime.
 fn served_before_a_newcomer(pool: &Arc<Pool>, first: impl Future<Output = Grant<World>>) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let newcomer = thread::spawn({
@@ -229,7 +229,7 @@ fn served_before_a_newcomer(pool: &Arc<Pool>, first: impl Future<Output = Grant<
     assert_eq!(*order.lock().unwrap(), ["first", "newcomer"]);
 }
 
-/// A connection or a permit is freed while one check-out is waiting and another arrives.
+/// Frees a connection or a permit while one check-out is waiting and another arrives.
 fn in_order(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce() + Send> + Send + Sync + 'static) {
     model(name, Some(2), move || {
         let pool = unheard(options(1, 1));
@@ -317,8 +317,8 @@ fn second_waiter_is_never_served_before_the_first() {
         let (mut first, mut second) = (queued(&pool), queued(&pool));
         let returns = thread::spawn(move || leases.into_iter().for_each(check_in));
         if let Some(granted) = poll(&mut second) {
-            // The granter granted the first connection before the second one. The second connection is still held here,
-            // because returning it would serve the first waiter.
+            // The first waiter must already have been granted the other connection. The second waiter's connection is
+            // held until then, because returning it would serve the first waiter.
             drop(connection(poll(&mut first).expect("the second waiter was served first")));
             drop(connection(granted));
         }
@@ -386,8 +386,8 @@ fn waiter_cancelled_during_a_clear_is_counted_out_once() {
     });
 }
 
-/// The granter may read the wait list's word after two later check-outs have queued up. It read the shard's flag while
-/// the earlier check-out was waiting.
+/// The granter reads the shard's flag while the earlier check-out is waiting. By the time it reads the wait list's
+/// word, two later check-outs may have queued up.
 #[test]
 fn stale_connection_is_never_handed_to_the_first_of_two_later_waiters() {
     model("stale_connection_is_never_handed_to_the_first_of_two_later_waiters", Some(2), || {

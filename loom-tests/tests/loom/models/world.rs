@@ -1,4 +1,4 @@
-//! The models' environment, which records events. Its dummy connections detect races and double holders.
+//! The models' environment, which records events. Its dummy connections detect races and connections with two holders.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -52,13 +52,13 @@ pub struct World {
     /// The number of emitted events. It lets loom switch threads at each event. Emitting threads release the number and
     /// never acquire it, so it does not order them.
     emitted: AtomicUsize,
-    /// Notified when connections have become stale, if a model watches for it.
+    /// Notified when connections have become stale. `None` if the model does not watch for this.
     changed: Option<Event>,
     opened: AtomicU32,
     disposed: AtomicU32,
     /// The drains that a model has yet to begin.
     drains: Mutex<Vec<Drain>>,
-    /// The time that has passed, in nanoseconds.
+    /// How far the pool's clock has advanced, in nanoseconds.
     passed: AtomicU64,
     budget: Option<Budget>,
 }
@@ -111,7 +111,7 @@ impl World {
         self.disposed.load(StatisticOrdering::Relaxed)
     }
 
-    /// Returns the drain of the last connection that was checked in undrained.
+    /// Takes the drain of the last connection that was checked in undrained.
     pub fn last_draining(&self) -> Option<Drain> {
         self.drains.lock().unwrap().pop()
     }
@@ -121,7 +121,7 @@ impl World {
         RUNS.with(Cell::get)
     }
 
-    /// Lets time pass on the pool's clock.
+    /// Advances the pool's clock.
     pub fn pass(&self, time: Duration) {
         self.passed.fetch_add(time.as_nanos() as u64, StatisticOrdering::Relaxed);
     }
@@ -157,7 +157,7 @@ pub fn prefer_shard(hint: usize) {
 unsafe impl Environment for World {
     type Connection = Connection;
 
-    // The tally's accesses would multiply the executions. One model has an environment with tallies.
+    // The tally's accesses would multiply the number of executions. One model has a separate environment with tallies.
     const METERED: bool = false;
 
     const CHECKS: bool = true;

@@ -124,7 +124,7 @@ impl Transfer for ClientInsert {
     }
 }
 
-/// Inserts through the official driver. A bulk write to several collections needs a newer server.
+/// Inserts through the official driver with `insert_many`. Its bulk write to several collections needs a newer server.
 pub struct OfficialInsert {
     collection: Collection<RawDocumentBuf>,
     documents: Vec<RawDocumentBuf>,

@@ -12,14 +12,14 @@ use crate::Failure;
 use crate::item::{BorrowedItem, DATABASE, INSERTED, ITEMS, Item, item};
 use crate::subjects::uri;
 
-/// The collection of a wharf client.
+/// Returns the collection of a wharf client.
 async fn handle<T>(arguments: &Documents) -> Result<wharf::Collection<T>, Failure> {
     let client = wharf::Client::from_uri(&uri(&arguments.child.server, arguments.child.connections))?;
     let name = if arguments.work == Work::InsertTyped { INSERTED } else { ITEMS };
     Ok(client.database(DATABASE).collection(name))
 }
 
-/// The collection of an official client.
+/// Returns the collection of an official client.
 async fn official<T: Send + Sync>(arguments: &Documents) -> Result<Collection<T>, Failure> {
     let client = mongodb::Client::with_uri_str(uri(&arguments.child.server, arguments.child.connections)).await?;
     let name = if arguments.work == Work::InsertTyped { INSERTED } else { ITEMS };

@@ -17,7 +17,7 @@ pub const COLLECTION: &str = "documents";
 /// The number of documents in the first batch if the command does not set `batchSize`.
 const DEFAULT_BATCH: u64 = 101;
 
-/// The elements of `find` that the server executes, and the elements that do not affect its result here.
+/// The elements that a `find` may have. The server executes some of them, and the others do not affect the result here.
 const FIND_ELEMENTS: [&str; 14] = [
     "find",
     "filter",
@@ -173,7 +173,8 @@ impl Cursors {
     }
 }
 
-/// Converts a number of documents. A number above `usize::MAX` has the same effect as `usize::MAX`.
+/// Converts a number of documents to `usize`. A number that does not fit becomes `usize::MAX`, which has the same
+/// effect.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

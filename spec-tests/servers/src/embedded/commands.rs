@@ -33,12 +33,12 @@ impl<'a> Command<'a> {
         matches!(self.name, "hello" | "isMaster" | "ismaster")
     }
 
-    /// Returns the value of a field; `None` if it is missing.
+    /// Returns the value of a field, or `None` if the field is missing.
     pub fn field(&self, field: &str) -> Result<Option<RawBsonRef<'a>>, Refusal> {
         self.body.get(field).map_err(|error| Refusal::bad_value(error.to_string()))
     }
 
-    /// Returns the whole number in a field that must not be negative; `None` if it is missing.
+    /// Returns the non-negative whole number in a field, or `None` if the field is missing.
     pub fn count(&self, field: &str) -> Result<Option<u64>, Refusal> {
         let Some(value) = self.field(field)? else { return Ok(None) };
         let number = whole_number(value).ok_or_else(|| Refusal::type_mismatch(field, "a whole number"))?;
@@ -47,7 +47,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Returns a value of any numeric type as a whole number; `None` if it is not whole.
+/// Returns a value of any numeric type as a whole number, or `None` if it is not whole.
 pub(super) fn whole_number(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(number.into()),
@@ -101,7 +101,7 @@ pub(super) enum Effect {
     Hang,
 }
 
-/// Counts a command, and asks the faults and the fail point what to do with it.
+/// Counts a command, and determines from the faults and the fail point how to treat it.
 pub(super) fn receive(command: &Command<'_>, client: &mut Client, shared: &Shared) -> Course {
     let handshake = if command.is_hello() { hello::greet(command, client, shared) } else { None };
     shared.counters.send_modify(|counters| {
@@ -113,7 +113,7 @@ pub(super) fn receive(command: &Command<'_>, client: &mut Client, shared: &Share
     if command.is_hello() && shared.faults.current().hang_at_hello {
         return Course { pause: Duration::ZERO, effect: Effect::Hang };
     }
-    // The fail point never fails the command that sets it; otherwise it could not be turned off.
+    // The fail point does not apply to the command that configures it. If it did, it could not be turned off.
     let failure = match command.name {
         "configureFailPoint" => None,
         name => shared.fail_point.next(name, client.app_name.as_deref()),

@@ -1,4 +1,4 @@
-//! One connection: reads messages, writes replies.
+//! Serves one connection: reads messages and writes replies.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The server's knowledge of the client on a connection.
+/// The state that the server keeps about the client on a connection.
 #[derive(Debug)]
 pub(super) struct Client {
     /// The connection's number.
@@ -57,10 +57,10 @@ pub(super) struct Client {
 /// Serves a connection until the client closes it or sends an invalid message, or until a fault or a fail point ends
 /// it.
 pub(super) async fn serve(stream: TcpStream, id: u64, open: OpenConnection) {
-    // The stream closes before the connection counts as closed: locals are dropped in reverse order.
+    // Locals are dropped in reverse order, so the stream is closed before the connection is counted as closed.
     let open = open;
     let mut stream = stream;
-    // The connection is over, so the error cannot be reported on it.
+    // The connection has ended, so the error cannot be reported on it.
     let _ = exchange_messages(&mut stream, id, &open.0).await;
 }
 
@@ -99,14 +99,14 @@ async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<u
     }
 }
 
-/// Returns the reply to a command; `None` closes the connection.
+/// Returns the reply to a command, or `None` to close the connection.
 async fn answer(
     stream: &mut TcpStream,
     body: &RawDocument,
     client: &mut Client,
     shared: &Shared,
 ) -> io::Result<Option<RawDocumentBuf>> {
-    // A message without a name or a database is not a command, and is invalid.
+    // A message without a command's name or a database is invalid.
     let Some(command) = Command::read(body) else { return Ok(None) };
     let Course { pause, effect } = commands::receive(&command, client, shared);
     if !pause.is_zero() {
@@ -117,7 +117,7 @@ async fn answer(
         Effect::Reply(reply) => Ok(Some(reply)),
         Effect::Close => Ok(None),
         Effect::Hang => {
-            // Reads and discards further messages without an answer, until the client closes the connection.
+            // Reads and discards further messages without answering them, until the client closes the connection.
             tokio::io::copy(stream, &mut tokio::io::sink()).await?;
             Ok(None)
         }

@@ -7,7 +7,7 @@ use bson::{RawArrayBuf, RawBsonRef, RawDocumentBuf, rawdoc};
 
 use super::commands::{Command, Course, Effect, Refusal, whole_number};
 
-/// The fail point of one server. It starts off.
+/// The fail point of one server. It is initially off.
 #[derive(Debug, Default)]
 pub(super) struct FailPoint(Mutex<State>);
 
@@ -22,15 +22,15 @@ struct State {
 /// An active fail point.
 #[derive(Debug)]
 struct Active {
-    /// How many more times it takes effect; `None` means always.
+    /// How many more times it takes effect. `None` means no limit.
     left: Option<u64>,
     /// The names of the commands that it affects.
     fail_commands: Vec<String>,
-    /// The application whose connections it affects; `None` means all.
+    /// The application whose connections it affects. `None` means all applications.
     app_name: Option<String>,
     close_connection: bool,
     block: Duration,
-    /// The reply with which affected commands fail, if they do.
+    /// The error reply to affected commands, if they get one.
     error: Option<RawDocumentBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! The faults that a server shows on request.
+//! The faults that can be turned on in a server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<Mutex<Current>>);
 
-/// The faults at one moment.
+/// The faults at a point in time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Current {
     pub close_after_accept: bool,

@@ -32,7 +32,7 @@ pub use faults::Faults;
 use collection::Collection;
 use fail_point::FailPoint;
 
-/// How an [`EmbeddedServer`] is set up.
+/// The configuration of an [`EmbeddedServer`].
 ///
 /// ```
 /// use wharf_servers::embedded::EmbeddedOptions;
@@ -44,9 +44,8 @@ use fail_point::FailPoint;
 pub struct EmbeddedOptions {
     /// The number of documents in the collection: `{ _id: n, name: "document n" }` for n from 0. Default 100.
     pub documents: u32,
-    /// The services behind the load balancer that the server simulates. The server assigns them to its connections in
-    /// rotation, if a connection's first hello asks for load balancing. Default none: the server does not support load
-    /// balancing.
+    /// The services behind the load balancer that the server simulates. The server assigns them in rotation to the
+    /// connections whose first hello asks for load balancing. Default none: the server does not support load balancing.
     pub service_ids: Vec<ObjectId>,
     /// `minWireVersion` in the reply to hello. Default 0.
     pub min_wire_version: i32,
@@ -145,7 +144,7 @@ impl Drop for EmbeddedServer {
     }
 }
 
-/// Counts of the connections and commands that a server received since it started.
+/// The numbers of connections and commands that a server has received since it started.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counters {
     /// The number of connections accepted so far.

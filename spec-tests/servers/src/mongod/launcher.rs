@@ -10,7 +10,7 @@ struct Order {
     reply: mpsc::SyncSender<io::Result<Child>>,
 }
 
-/// Starts a process that the kernel kills when this process dies, on Linux.
+/// Starts a process. On Linux, the kernel kills it when this process dies.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ fn start_thread() -> io::Result<mpsc::Sender<Order>> {
     let (orders, inbox) = mpsc::channel::<Order>();
     thread::Builder::new().name("testbed-launcher".to_owned()).spawn(move || {
         for Order { mut command, reply } in inbox {
-            // The caller waits for the answer without a limit, so the send cannot fail.
+            // The caller waits for the answer without a timeout, so the send cannot fail.
             let _ = reply.send(command.spawn());
         }
     })?;
@@ -52,13 +52,13 @@ fn die_with_this_process(command: &mut Command) {
     use nix::unistd::{getpid, getppid};
     use std::os::unix::process::CommandExt;
 
-    // Ctrl-C reaches the terminal's whole process group, but this process decides when its servers end.
+    // Ctrl-C would reach all processes of the terminal's process group, but this process decides when its servers end.
     command.process_group(0);
     let parent = getpid();
     let prepare = move || {
         // `SIGKILL`, because no process would be left to follow up if `SIGTERM` had no effect.
         set_pdeathsig(Signal::SIGKILL)?;
-        // A parent that died before the line above can no longer send the signal.
+        // If the parent died before the call above, the kernel no longer sends the signal.
         if getppid() != parent {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe));
         }

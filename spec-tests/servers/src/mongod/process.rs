@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::POLL;
 
-/// How long a server may take to end after `SIGTERM`, before `SIGKILL`.
+/// How long a server may take to exit after `SIGTERM` before it gets `SIGKILL`.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A child process that is ended on drop.
@@ -15,7 +15,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 pub(super) struct Process(pub(super) Child);
 
 impl Process {
-    /// Sends `SIGTERM`, and `SIGKILL` after ten seconds, and waits for the process. A paused process is continued.
+    /// Sends `SIGTERM`, and `SIGKILL` after ten seconds, and waits for the process. A paused process is resumed first.
     pub(super) fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.0.try_wait()? {
             return Ok(status);
@@ -81,7 +81,7 @@ impl Signal {
         Ok(kill(Pid::from_raw(pid), signal)?)
     }
 
-    /// On other systems, killing is the only signal, and a process cannot be paused.
+    /// Sends this signal to a child. Systems other than Unix can kill a process but cannot pause it.
     #[cfg(not(unix))]
     fn send(self, child: &mut Child) -> io::Result<()> {
         match self {

@@ -12,11 +12,11 @@ const PREFIX: &str = "wharf-testbed-mongod-";
 const OWNER: &str = "owner";
 const DATA: &str = "data";
 
-/// A folder with room for data and a log, removed on drop.
+/// A folder for a server's data and log, removed on drop.
 #[derive(Debug)]
 pub(super) struct Scratch {
     path: PathBuf,
-    /// Held for its lock.
+    /// Kept open, because closing the file would release its lock.
     _owner: File,
 }
 
@@ -48,7 +48,7 @@ impl Scratch {
         self.path.join("mongod.log")
     }
 
-    /// Reads the log so far. Replaces a character that is still incomplete.
+    /// Reads the log so far. Replaces a character that has not been written completely.
     pub(super) fn read_log(&self) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(self.log())?).into_owned())
     }
@@ -93,9 +93,9 @@ fn own(path: &Path) -> io::Result<Option<File>> {
 /// Removes the folders whose owner is dead. The lock of such a folder can be taken.
 ///
 /// Leaves a folder without a lock file alone, because its owner may be about to create the file. Ignores errors: the
-/// folders of other users cannot be opened, and when several processes find a folder, one of them removes it.
+/// folders of other users cannot be opened, and if several processes find the same folder, only one of them removes it.
 fn remove_abandoned(temporary: &Path) {
-    // On other systems, a server outlives its owner and still uses the folder.
+    // On other systems, a server may outlive its owner and still use the folder.
     if !cfg!(target_os = "linux") {
         return;
     }

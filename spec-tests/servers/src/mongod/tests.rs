@@ -7,7 +7,7 @@ use bson::{Document, doc};
 
 use super::*;
 
-/// Tells a test's child process to run as the child.
+/// The environment variable that tells a test's child process that it is the child.
 const CHILD: &str = "WHARF_TESTBED_TEST_CHILD";
 
 /// Sends one command as an `OP_MSG` with one section of kind 0 and returns the reply's document.
@@ -230,6 +230,6 @@ fn child_process_starts_a_server() {
     }
     let mongod = Mongod::start(MongodOptions::default()).unwrap();
     println!("server: {} {}", mongod.pid(), mongod.log_path().parent().unwrap().display());
-    // The read returns when the parent dies and the pipe closes, so that this child does not stay behind either.
+    // The read returns when the parent dies and the pipe closes, so that this child is not left behind either.
     let _ = std::io::stdin().read(&mut [0]);
 }

@@ -20,13 +20,13 @@ pub(super) struct Artifact {
 /// The part of an archive that is unpacked.
 #[derive(Debug)]
 pub(super) enum Contents {
-    /// Single files of a wheel, which is a zip archive.
+    /// Individual files of a wheel, which is a zip archive.
     WheelFiles(&'static [WheelFile]),
-    /// The `.json` files of these subfolders of a `.tar.gz` archive's folder `root`.
+    /// The `.json` files in some subfolders of the folder `root` of a `.tar.gz` archive.
     SdistSuites {
         /// A path inside the archive, with a slash at its end.
         root: &'static str,
-        /// Folders directly below it.
+        /// Folders directly below `root`.
         folders: &'static [&'static str],
     },
 }

@@ -1,4 +1,4 @@
-//! The cache folder: downloaded archives, unpacked folders, and the lock that ensures that each is made once.
+//! The cache folder: downloaded archives, unpacked folders, and the lock that ensures that each is created only once.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -11,13 +11,13 @@ use super::ProvisionError;
 use super::artifact::Artifact;
 use super::unpack::unpack;
 
-/// Downloads an artifact's file into a folder. A parameter, so that tests can count downloads and corrupt them.
+/// Downloads an artifact's file into a folder. It is a parameter so that tests can count downloads and corrupt them.
 pub(super) type Download<'a> = &'a dyn Fn(&Artifact, &Path) -> Result<(), ProvisionError>;
 
 const LOCK: &str = "lock";
 const DOWNLOADS: &str = "downloads";
-/// Files in preparation, moved to their destination when complete. The next process deletes the leftovers of a killed
-/// process.
+/// The folder for files in preparation, which are moved to their destination when they are complete. The next process
+/// deletes the leftovers of a killed process.
 const STAGING: &str = "staging";
 /// The list of all files of an unpacked folder with their sizes, one `size path` per line.
 const MANIFEST: &str = ".manifest";
@@ -35,7 +35,7 @@ impl<'a> Cache<'a> {
     /// Returns the folder with the artifact's files. Creates it if it is absent or damaged.
     pub(super) fn provide(&self, artifact: &Artifact) -> Result<PathBuf, ProvisionError> {
         let folder = self.root.join(artifact.folder_name());
-        // A folder only appears when it is complete, so an intact one needs no lock.
+        // A folder appears only once it is complete, so using an intact folder takes no lock.
         if is_sound(&folder) {
             return Ok(folder);
         }
@@ -92,13 +92,13 @@ impl<'a> Cache<'a> {
     }
 }
 
-/// The right to change the cache folder, exclusive among threads and processes.
+/// The right to change the cache folder, which only one thread of one process has at a time.
 #[must_use]
 struct Lock(File);
 
 impl Lock {
     fn acquire(path: &Path) -> Result<Lock, ProvisionError> {
-        // Each call opens its own handle, so that threads of one process exclude each other too.
+        // Each call opens its own handle, so that the lock also excludes other threads of this process.
         let file = File::create(path).map_err(ProvisionError::io("create", path))?;
         file.lock().map_err(ProvisionError::io("lock", path))?;
         Ok(Lock(file))

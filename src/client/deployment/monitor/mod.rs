@@ -9,12 +9,13 @@
 //!
 //! | notification | while a check is in progress | in a pause | between the two |
 //! | --- | --- | --- | --- |
-//! | `check` | ignored | ends the pause, 500 ms after the last check at the earliest | kept |
+//! | `check` | ignored | ends the pause, but not earlier than 500 ms after the last check | kept |
 //! | `cancel` | ends the check, and closes the connection | closes the connection; the pause goes on | kept: ends the next check, unless its connection has failed |
 //! | `end` | ends the monitor | ends the monitor | ends the monitor |
 //!
 //! A request is ignored while a check is in progress: when the check ends, every task that waits for a server is
-//! notified, and may ask again. Several notifications of one kind count as one, so none causes more than one check.
+//! notified, and may request another check. Several notifications of one kind count as one, so together they cause at
+//! most one check.
 
 mod round_trips;
 
@@ -35,16 +36,17 @@ use crate::pool::runtime::{alarm, before_alarm};
 
 /// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.
 ///
-/// A change of the server's state ends an awaited check at once. So does a server that closes its connections or does
-/// not delay its replies. The monitor must follow an election, which takes a few changes, but need not keep up with
-/// such a server.
+/// An awaited check ends at once when the server's state changes. It also ends at once if the server closes its
+/// connections or does not delay its replies. The monitor must keep up with an election, which takes a few changes, but
+/// not with a server that behaves in this way.
 const BURST: u32 = 10;
 
 /// Checks the server until it leaves the deployment.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future closes its connections. The [`Monitored`] then restarts the deployment's monitors.
+/// Dropping the future closes its connections. It also drops the [`Monitored`], so that the next operation restarts the
+/// deployment's monitors.
 pub(super) async fn run(monitored: Monitored) {
     let server = &*monitored.server;
     let Some(probe) = &server.probe else { return };
@@ -84,7 +86,7 @@ struct Monitor<'m> {
     options: &'m Options,
     /// Whether to stream from servers that support it.
     streams: bool,
-    /// Says whether to measure round trips on a separate connection.
+    /// Signals whether to measure round trips on a separate connection.
     streaming: watch::Sender<bool>,
     /// When the last check ended, or was cancelled. Pauses are measured from this time.
     ended: Instant,
@@ -115,13 +117,13 @@ impl Monitor<'_> {
                     // The server may still be reachable: a restart of the server, or a device on the path, may have
                     // closed only the connection.
                     if is_network_error && was_known {
-                        // An operation may have failed together with the check.
+                        // An operation may have failed at the same time, and requested the cancellation of the check.
                         self.monitored.server.control.forget_cancellation();
                         continue;
                     }
                 }
             }
-            // A cancellation would close the connection, but none is open now. So a cancellation does not end the
+            // A cancellation closes the connection. No connection is open now, so a cancellation does not end the
             // pause.
             self.pause(OnCancel::Continue).await;
         }
@@ -241,8 +243,8 @@ impl Monitor<'_> {
         outcome
     }
 
-    /// Records a reply to a check. `number` is the server's number for the connection. `round_trip` is the time that the
-    /// reply took, unless the server delayed it.
+    /// Records a reply to a check. `number` is the server's number for the connection. `round_trip` is the time that
+    /// the reply took, or `None` if the server delayed the reply.
     fn checked(
         &mut self,
         heartbeat: Heartbeat<'_>,
@@ -262,8 +264,8 @@ impl Monitor<'_> {
         }
     }
 
-    /// Waits until `heartbeatFrequencyMS` after the end of the last check, or until a check is requested, but always at
-    /// least 500 ms after the last check. Returns whether a cancellation cut the pause short.
+    /// Waits until `heartbeatFrequencyMS` after the end of the last check, or until a check is requested, but in any
+    /// case until 500 ms after the end of the last check. Returns whether a cancellation cut the pause short.
     async fn pause(&self, on_cancel: OnCancel) -> bool {
         let floor = self.ended + SHORTEST_HEARTBEAT;
         let rest = self.options.heartbeat_interval().saturating_sub(self.ended.elapsed());
@@ -280,7 +282,7 @@ impl Monitor<'_> {
             tokio::pin!(wait);
             loop {
                 tokio::select! {
-                    // Polled first, so that it does not cancel the check after the pause.
+                    // The cancellation is polled first, so that it does not cancel the check that follows the pause.
                     biased;
                     () = control.cancel.notified() => {
                         if on_cancel == OnCancel::Return {
@@ -292,7 +294,7 @@ impl Monitor<'_> {
             }
         };
         if is_cancelled && is_requested {
-            // Kept for the next pause.
+            // The request is kept for the next pause.
             control.check.notify_one();
         }
         is_cancelled

@@ -13,8 +13,8 @@ use super::run_hello;
 use crate::endpoint::{DirectConnection, Endpoint};
 use crate::pool::runtime::alarm;
 
-/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes known
-/// without a round-trip time. Failures change nothing: the monitor notices them as well.
+/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes
+/// known without a round-trip time. Failures are ignored, because the monitor notices them as well.
 pub(super) async fn keep_measuring(
     monitored: &Monitored,
     probe: &ArcSwap<Endpoint>,

@@ -42,7 +42,7 @@ fn cluster_time(time: u32) -> RawDocumentBuf {
     rawdoc! { "clusterTime": self::time(time), "signature": { "keyId": 1_i64 } }
 }
 
-/// Returns the session's fields in a command, without the `lsid`, which is checked here.
+/// Returns the fields that the session adds to a command, except the `lsid`, which this function checks.
 fn sent_to(session: &mut TestSession, operation: &SessionUse<'_>, server: SessionServer) -> RawDocumentBuf {
     assert_eq!(session.begin(operation).unwrap(), None);
     let mut elements = Vec::new();
@@ -164,7 +164,7 @@ fn newer_one_of_the_two_cluster_times_is_sent() {
     let error = session.advance_cluster_time(&rawdoc! {}).unwrap_err();
     assert_eq!(error, SessionError::InvalidClusterTime);
 
-    // A reply advances both times, and a session that is behind the client also takes an older time.
+    // A reply advances both times. A session that is behind the client also takes a time that the client already knows.
     let received = rawdoc! { "ok": 1, "$clusterTime": cluster_time(9) };
     let times = ReplyTimes::read(&received);
     session.replied(&times, client.advance(times.cluster_time.unwrap()).as_ref());
@@ -547,7 +547,8 @@ fn repeated_commit_has_the_write_concern_majority_unless_the_server_did_nothing(
     assert_eq!(w(&mut session), majority, "called again, after a success or without any outcome");
 }
 
-/// Transactions, "writeConcern for commitTransaction attempts": after any failure except an overload.
+/// The write concern is `majority` after any failure except an overload (Transactions, "writeConcern for
+/// commitTransaction attempts").
 #[test]
 fn commit_after_one_that_failed_unsent_or_has_no_outcome_has_the_write_concern_majority() {
     let has_majority = |session: &mut TestSession| session.commit_command(false).get_document("writeConcern").is_ok();
@@ -586,7 +587,7 @@ fn session_inherits_the_time_limit() {
         Some(Duration::from_millis(5))
     );
     assert_eq!(session().timeout_of_end(), None);
-    // A transaction's options take precedence, and end with the transaction.
+    // A transaction's options take precedence, but apply only to that transaction.
     let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
     let own = TransactionOptions::default().timeout(minute);
     let mut session = session_of(&options, "mongodb://h");

@@ -291,8 +291,8 @@ proptest! {
     }
 }
 
-/// Threads take, steal and give back concurrently, while one shard is pruned repeatedly: no session is lost or used
-/// twice.
+/// Threads take, steal and give back sessions concurrently, while the shards are pruned repeatedly: no session is lost
+/// or used twice.
 #[test]
 fn threads_lose_no_session_and_use_none_twice() {
     const THREADS: usize = 4;

@@ -25,10 +25,10 @@ use crate::endpoint::wire::auth::aws::Timestamp;
 mod container;
 mod security_token_service;
 
-/// How long a service may take for each answer.
+/// How long a service may take to answer each request.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The lifetime of the EC2 session in seconds, for the two requests that follow.
+/// The lifetime in seconds of the session with the metadata service of EC2. The session is used for only two requests.
 const SESSION_SECONDS: &str = "30";
 
 /// Why there are no credentials. Contains no secrets.
@@ -80,7 +80,7 @@ pub(super) fn from_variables(cloud: &CloudEnvironment) -> Result<Option<AwsCrede
     }
 }
 
-/// Returns the credentials of the service that the environment selects.
+/// Obtains credentials from the service that the environment selects.
 pub(super) async fn from_service(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
     let file = cloud.variable(WEB_IDENTITY_TOKEN_FILE);
     if let (Some(file), Some(role)) = (file, text(cloud, "AWS_ROLE_ARN")?) {
@@ -104,7 +104,7 @@ fn text(cloud: &CloudEnvironment, name: &'static str) -> Result<Option<String>, 
     cloud.variable(name).map(OsString::into_string).transpose().map_err(refuse)
 }
 
-/// A service, and the request to it.
+/// A service, and what to ask it for.
 #[derive(Clone, Copy)]
 struct Question<'a> {
     service: &'static str,
@@ -127,7 +127,7 @@ impl Question<'_> {
         let answer = request.send().await.map_err(|source| Unavailable::Http { service, what, source })?;
         match answer.status {
             StatusCode::OK => Ok(answer.body),
-            // The body may repeat the request.
+            // The error omits the body, because the body may repeat the request.
             status => Err(Unavailable::Status { service, what, status }),
         }
     }
@@ -156,7 +156,7 @@ impl Question<'_> {
         }
     }
 
-    /// Takes the credentials out of an object.
+    /// Takes the credentials out of a JSON object.
     fn read_credentials(self, value: &mut Value, token: &'static str) -> Result<AwsCredentials, Unavailable> {
         let mut take = |field: &'static str| match value.get_mut(field).map(Value::take) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text),
@@ -212,7 +212,7 @@ async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailabl
     question.read_credentials(&mut value, "Token")
 }
 
-/// Role names consist of characters that need no encoding.
+/// The characters that are encoded in a path. Role names consist of characters that need no encoding.
 const PATH_SEGMENT: &percent_encoding::AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+').remove(b'=').remove(b'@');
 
@@ -241,9 +241,9 @@ async fn from_web_identity(
     }
 }
 
-/// Returns the parameters as a body. In the URL, they might be logged.
+/// Returns the parameters as the body of a request. In a URL, they might be logged.
 fn web_identity_form(name: &str, role: &str, token: &Secret) -> Zeroizing<Vec<u8>> {
-    // Encoding turns one byte into at most three. A buffer that grows would leave a copy of the token behind.
+    // Encoding turns one byte into at most three. A buffer that had to grow would leave a copy of the token in memory.
     let length = 128 + 3 * (name.len() + role.len() + token.reveal().len());
     let mut form = Zeroizing::new(Vec::with_capacity(length));
     let fields = [("RoleSessionName", name), ("RoleArn", role), ("WebIdentityToken", token.reveal())];

@@ -20,7 +20,7 @@ use crate::endpoint::options::{
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PeerText;
 
-/// The token of a service account, unless a variable names another file.
+/// The file with the token of the service account, unless a variable names another file.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// Why there is no access token. Contains no secrets.
@@ -47,7 +47,7 @@ pub(in crate::endpoint::authentication) enum NoToken {
 }
 
 impl NoToken {
-    /// Returns the error of a callback. The built-in callbacks already fail with this type.
+    /// Converts the error of a callback. The errors of built-in sources already have this type.
     pub fn of_callback(error: CallbackError) -> Self {
         match error.downcast() {
             Ok(error) => *error,
@@ -98,7 +98,7 @@ impl Source {
         }
     }
 
-    /// Obtains an access token. Does not cache anything.
+    /// Obtains an access token, without caching it.
     pub fn token(&self, context: OidcContext) -> CallbackFuture<'_, OidcToken> {
         let built_in = async |token: Result<Secret, NoToken>| Ok(OidcToken::new(token?));
         match self {

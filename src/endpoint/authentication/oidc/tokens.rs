@@ -12,7 +12,7 @@ use crate::endpoint::options::{CallbackFuture, IdpInfo, OidcToken, Secret};
 /// The minimum time between the starts of two calls.
 const BETWEEN_CALLS: Duration = Duration::from_millis(100);
 
-/// An access token. Clones share it.
+/// An access token. Clones share the text.
 #[derive(Debug, Clone)]
 pub(in crate::endpoint::authentication) struct Token(Arc<Secret>);
 
@@ -27,19 +27,20 @@ impl Token {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub time: ConnectTimeoutError,
-    /// Whether the time covers the wait for other calls and the call itself together, or each of them separately.
+    /// Whether the time covers the wait for other calls and the call itself together. If false, it covers each of them
+    /// separately.
     pub together: bool,
 }
 
-/// The state of the last call, and the lock that orders calls.
+/// The tokens from the last call, and the lock that admits one call at a time.
 ///
-/// Belongs to one process. In a forked child, each lock may be held by a thread that only the parent has, or by a
-/// future that the child leaks.
+/// The value belongs to one process. In a forked child, each lock may be held by a thread that exists only in the
+/// parent, or by a future that the child leaks.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// Held only to read or write the state.
+    /// The lock is held only to read or write the state.
     known: Mutex<Known>,
-    /// When the last call began. Held during a call, but never while talking to a server.
+    /// When the last call began. The lock is held during a call, but never during an exchange with a MongoDB server.
     calling: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -78,15 +79,15 @@ impl Tokens {
         }
     }
 
-    /// Returns the shared access token, and whether it is new. If there is none, `call` obtains it, and it is shared
-    /// from then on.
+    /// Returns the shared access token, and whether it is new. If there is none, `call` obtains a token, which is
+    /// shared from then on.
     ///
-    /// Only one call runs at a time. `call` is told how long it may take. `idp_info` is the issuer of the token, if
-    /// that matters.
+    /// Only one call runs at a time. `call` receives the time that it may take. `idp_info` is the issuer of the token,
+    /// if a later refresh needs it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels the call, and the next waiter makes its own.
+    /// Dropping the future cancels the call, and the next waiter makes a new call.
     pub async fn current_or<'a>(
         &self,
         Limit { time: limit, together }: Limit,
@@ -99,7 +100,7 @@ impl Tokens {
         }
         let exceeded = |_| NoToken::Timeout(limit);
         let mut last_call = timeout(limit.limit, self.calling.lock()).await.map_err(exceeded)?;
-        // The earlier call, for which this call waited, obtained a token.
+        // While this caller waited, the earlier call obtained a token.
         if let Some(token) = self.current() {
             return Ok((token, false));
         }
@@ -115,7 +116,7 @@ impl Tokens {
         let obtained =
             timeout(left, call(left)).await.map_err(exceeded)?.map_err(|error| match called.elapsed() < left {
                 true => NoToken::of_callback(error),
-                // The callback noticed that its time was up, and reports that in its own words.
+                // The time is up, and the callback reports this with an error of its own.
                 false => NoToken::Timeout(limit),
             })?;
         let OidcToken { access_token, refresh_token, expires_in: _ } = obtained;
@@ -188,7 +189,7 @@ mod tests {
         // The virtual clock ticks in milliseconds.
         assert!((100..=101).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
 
-        // A failed call counts. A call from long ago causes no delay.
+        // A failed call also delays the next call. A call from long ago does not.
         tokens.invalidate(&tokens.current().unwrap());
         sleep(Duration::from_millis(70)).await;
         let begun = Instant::now();

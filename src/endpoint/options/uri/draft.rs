@@ -21,9 +21,9 @@ const EXCLUSIVE: [(&str, &str); 7] = [
 
 /// Why an option was not set.
 pub(super) enum Rejection {
-    /// The value is not allowed. The option stays as if it had not been given, unless it protects the connection.
+    /// The value is not allowed. The option is treated as if it had not been given, unless it protects the connection.
     NotAllowed,
-    /// The value cannot be percent-decoded. The consequences are the same.
+    /// The value cannot be percent-decoded. The consequences are the same as for [`NotAllowed`](Self::NotAllowed).
     NotDecoded,
     /// Continuing without the option is unsafe, or the specification forbids it.
     Fatal(InvalidOption),
@@ -111,7 +111,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The SRV name that an option is about.
+    /// Returns the SRV name, which `option` requires.
     pub fn srv(&mut self, option: &'static str) -> Result<&mut SrvName, Rejection> {
         let refuse = || Rejection::Fatal(InvalidOption::because(option, "requires mongodb+srv://"));
         self.options.srv.as_mut().ok_or_else(refuse)
@@ -131,7 +131,7 @@ impl Draft {
 
     /// Sets the properties of a mechanism.
     ///
-    /// The value is split at commas before it is decoded, so that an encoded comma cannot smuggle in another property.
+    /// The value is split at commas before it is decoded, so that an encoded comma cannot introduce another property.
     pub fn set_mechanism_properties(&mut self, value: Value<'_>) -> Result<(), Rejection> {
         let mut properties: Vec<(String, Secret)> = Vec::new();
         for pair in value.text.split(',') {

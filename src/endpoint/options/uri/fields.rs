@@ -1,4 +1,5 @@
-//! Options from configuration files and environment variables: maps whose fields have the names of connection strings.
+//! Options from configuration files and environment variables: maps whose fields are named after the options of
+//! connection strings.
 
 use std::fmt;
 use std::time::Duration;
@@ -76,7 +77,7 @@ fn rows() -> impl Iterator<Item = Row> {
     FIELDS.into_iter().chain(Row::all())
 }
 
-/// Reads a connection string, or a map. `Serialize` writes such a map, without its secrets.
+/// Reads a connection string or a map. `Serialize` writes such a map without the secrets.
 ///
 /// The fields of the map are the connection string options, and the additional fields in the
 /// [guide](crate::guide::options#from-files-and-environment-variables). The `uri` field is a connection string that the
@@ -144,8 +145,8 @@ impl<'de> Visitor<'de> for Fields {
 
 impl Reader {
     fn read_fields(&mut self, mut fields: Vec<(&'static str, Json)>) -> Result<Options, InvalidOption> {
-        // The connection string and the SRV name come first, because other fields complete them. The values of a pool's
-        // fields are not checked one by one.
+        // The connection string and the SRV name come first, because other fields complete them. The fields of a pool
+        // come last, because their values are not checked one by one.
         fields.sort_by_key(|(name, _)| match *name {
             "uri" => 0,
             "srv" => 1,
@@ -163,7 +164,8 @@ impl Reader {
             draft = self.read(&uri)?;
         }
         self.refuses_values = true;
-        // `Serialize` writes TLS options that are false, too. No other option may contradict `tlsInsecure`.
+        // `Serialize` also writes TLS options that are false, and these do not count as given. They do if `tlsInsecure`
+        // is given, because no other option may contradict it.
         let counts = |value: &Json| *value != false && *value != "false";
         let given = |option: &str, all: bool| {
             draft.given.contains(&option)
@@ -210,7 +212,7 @@ impl Reader {
     fn read_row(&mut self, row: Row, value: Json, draft: &mut Draft) -> Result<(), InvalidOption> {
         match (row.name, value) {
             ("hosts" | "compressors", Json::Array(list)) if list.iter().all(Json::is_string) => {
-                // An empty list is not read: "" is not a compressor.
+                // The text of an empty list is not read, because "" is not a compressor.
                 draft.options.compressors.retain(|_| row.name != "compressors");
                 let texts: Vec<String> = list.into_iter().filter_map(text_of).collect();
                 if texts.is_empty() { Ok(()) } else { self.read_text(row, texts.join(","), draft) }
@@ -293,7 +295,7 @@ mod tests {
         serde_json::from_value(map).map_err(|error| error.to_string())
     }
 
-    /// A map that sets every option, if possible to a value that is not the default.
+    /// Returns a map that sets every option, if possible to a value that is not the default.
     fn full() -> Json {
         let text = r#"{
             "hosts": ["db.example.com:27018"], "maxIdleTimeMS": 3000, "minPoolSize": 1, "maxPoolSize": 7,

@@ -1,4 +1,4 @@
-//! The last step of reading a connection string: options that depend on each other.
+//! The last step of reading a connection string, which combines the options that depend on each other.
 
 use super::super::{Credential, InvalidOption, Mechanism, Options, ProxyOptions, Secret, UriWarning};
 use super::Reader;
@@ -68,7 +68,7 @@ impl Draft {
         Ok(Some(proxy))
     }
 
-    /// A user or a mechanism causes authentication; a database or a source does not.
+    /// Returns the credential. Only a user or a mechanism causes authentication, not a database or a source.
     fn credential(&mut self, reader: &mut Reader) -> Option<Credential> {
         let user = self.user.take();
         let mut properties = std::mem::take(&mut self.mechanism_properties);
@@ -94,8 +94,8 @@ impl Draft {
         })
     }
 
-    /// Without zlib, the level has no effect. The specification says not to warn about that (OP_COMPRESSED,
-    /// "zlibCompressionLevel").
+    /// Sets the level of zlib. Without zlib, the level has no effect. The specification says not to warn about that
+    /// (OP_COMPRESSED, "zlibCompressionLevel").
     fn set_zlib_level(&mut self) {
         let Some(given) = self.zlib_level else { return };
         for compressor in &mut self.options.compressors {

@@ -43,15 +43,15 @@ impl Options {
     /// Reads a connection string: `mongodb://` or `mongodb+srv://`.
     ///
     /// Unknown options and values that are not allowed are ignored. [`warnings`](Self::warnings) lists them, and
-    /// [`parse_strict`](Self::parse_strict) refuses them. An invalid value is always refused if ignoring it would leave the
-    /// connection less protected, as with `tls`, `tlsCAFile`, `tlsCertificateKeyFile` and `proxyHost`. A pool size above
-    /// [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS) is refused, too.
+    /// [`parse_strict`](Self::parse_strict) refuses them. An invalid value is always refused if ignoring it would leave
+    /// the connection less protected, as with `tls`, `tlsCAFile`, `tlsCertificateKeyFile` and `proxyHost`. A pool size
+    /// above [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS) is also refused.
     ///
     /// If an option is given more than once, the last value applies. A `proxy…` option may be given only once, and all
     /// values of `tls` and `ssl` must agree. Semicolons do not separate options. The value of a mechanism property must
     /// not contain a comma: set such a value with
     /// [`Credential::mechanism_property`](super::Credential::mechanism_property). White space at the end of the string
-    /// is left out, with a warning.
+    /// is ignored, with a warning.
     ///
     /// This function does not use DNS. Options from `mongodb+srv://` have no hosts until they are
     /// [resolved](Self::resolve). [`Options::from_uri`] does both.
@@ -66,7 +66,7 @@ impl Options {
         options.map_err(|error| reader.without_values(error))
     }
 
-    /// Takes the defaults from the TXT record of an SRV name.
+    /// Applies the defaults from the TXT record of an SRV name.
     #[cfg(feature = "srv")]
     pub(crate) fn apply_txt(&mut self, record: &str) -> Result<(), InvalidOption> {
         let mut reader = Reader { warnings: std::mem::take(&mut self.warnings), ..Reader::default() };
@@ -81,7 +81,7 @@ impl Options {
             reader.read_option(row, value, &mut draft)?;
         }
         let defaults = draft.options;
-        // The strings are shown in errors, and the first one is sent with each authentication.
+        // Errors show both strings, and each authentication sends `authSource`.
         for (option, text) in [("authSource", &defaults.auth_source), ("replicaSet", &defaults.replica_set)] {
             let Some(text) = text else { continue };
             if text.len() > MOST_OF_TXT || Printable(text).to_string() != *text {
@@ -115,13 +115,13 @@ pub(super) fn nearest_option(misspelt: &str) -> Option<&'static str> {
     Row::nearest(misspelt)
 }
 
-/// Replaces, in errors, a value that may be part of a password.
+/// The text that errors show in place of a value that may be part of a password.
 const HIDDEN: &str = "a value that is not shown, because it may be part of a password";
 
 /// Reads the user information: a name and an optional password.
 fn read_user(text: &str) -> Result<(String, Option<Secret>), InvalidOption> {
     let refuse = |problem| InvalidOption::because("username or password", problem);
-    // The characters of RFC 3986, and characters beyond ASCII.
+    // The characters that RFC 3986 allows, and non-ASCII characters.
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || !byte.is_ascii() || b"-._~!$&'()*+,;=%".contains(&byte);
     let read = |part: &str| match part.bytes().all(fits) {
         true => {
@@ -137,12 +137,12 @@ fn read_user(text: &str) -> Result<(String, Option<Secret>), InvalidOption> {
     }
 }
 
-/// The wrong scheme of a connection string, in the form that an error shows.
+/// Returns the invalid scheme of a connection string, in the form that an error shows.
 fn scheme_of(uri: &str) -> Option<String> {
     uri.split_once("://").map(|(scheme, _)| shown(scheme))
 }
 
-/// A key or a scheme, in the form that an error shows, unless it may be a password by mistake.
+/// Returns a key or a scheme in the form that an error shows. Text that may be a misplaced password is not shown.
 fn shown(text: &str) -> String {
     if is_plain(text) { format!("{text:?}") } else { "a text that is not shown".to_owned() }
 }
@@ -218,8 +218,8 @@ impl Reader {
         Ok(finished)
     }
 
-    /// Returns the error, without its value if that may be part of a password. The check that returned the error cannot
-    /// know that.
+    /// Returns the error, without its value if the value may be part of a password. The check that returned the error
+    /// cannot know whether it may.
     fn without_values(&self, error: InvalidOption) -> InvalidOption {
         match error.value {
             Some(_) if !self.shows_values => InvalidOption { value: Some(HIDDEN.to_owned()), ..error },
@@ -227,12 +227,12 @@ impl Reader {
         }
     }
 
-    /// A value of an option, in the form that an error shows.
+    /// Returns an option's value in the form that an error shows.
     fn shown_value(&self, value: &str) -> String {
         if self.shows_values { format!("{value:?}") } else { HIDDEN.to_owned() }
     }
 
-    /// Notes that the value of an option is ignored, or refuses it.
+    /// Records a warning that the value of an option is ignored, or returns the error if such values are refused.
     fn ignore(&mut self, error: InvalidOption) -> Result<(), InvalidOption> {
         match self.refuses_values {
             true => Err(error),
@@ -248,8 +248,8 @@ impl Reader {
         self.warnings.push(warning);
     }
 
-    /// A host, in the form that an error shows. A port is not shown, because it may be a password without a host after
-    /// it.
+    /// Returns a host in the form that an error shows. A port is not shown, because it may be a password if the string
+    /// lacks a host.
     fn host(&self, text: &str) -> String {
         if !self.shows_values {
             return HIDDEN.to_owned();
@@ -342,14 +342,14 @@ impl Reader {
         Ok(())
     }
 
-    /// Sets one option from a value of a connection string, or leaves it unchanged, with a warning.
+    /// Sets one option from a value of a connection string, or leaves it unchanged with a warning.
     fn read_option(&mut self, row: Row, value: &str, draft: &mut Draft) -> Result<(), InvalidOption> {
         let text = if row.is_raw { Some(value.to_owned()) } else { decode(value) };
         self.set_option(row, text.map(Zeroizing::new), value, draft)
     }
 
-    /// Sets one option, or leaves it unchanged, with a warning. `text` is `None` if it cannot be decoded, and `shown` is
-    /// the part of it that an error shows.
+    /// Sets one option, or leaves it unchanged with a warning. `text` is `None` if the value cannot be decoded. `shown`
+    /// is the text that an error shows for the value.
     fn set_option(
         &mut self,
         row: Row,
@@ -379,7 +379,7 @@ impl Reader {
     }
 }
 
-/// Returns the names of the options that may be shown. `ssl` and `tlsInsecure` only set other options.
+/// Returns the names of the options that may be shown, except `ssl` and `tlsInsecure`, which only set other options.
 #[cfg(all(test, feature = "serde"))]
 pub(super) fn names_that_are_shown() -> impl Iterator<Item = &'static str> {
     table::Row::all()

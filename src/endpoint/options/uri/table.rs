@@ -1,9 +1,9 @@
 //! The table of all connection string options: one row each.
 //!
-//! A row gives the option's name, default, allowed values and description, and says how to read it. Every list of
-//! options comes from here: the names that a connection string may have, the secret options, and the messages about
-//! values that are not allowed. A test compares the tables of the guide with this table. The rows of a pool's options
-//! come from [`PoolOptions::TABLE`].
+//! A row gives the option's name, default, allowed values and description, and says how to read the option. Every list
+//! of options is derived from this table: the names that a connection string may have, the secret options, and the
+//! messages about values that are not allowed. A test compares the tables of the guide with this table. The rows of a
+//! pool's options come from [`PoolOptions::TABLE`].
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ pub(super) struct Row {
     pub summary: &'static str,
     /// Whether the value may hold a secret.
     pub is_secret: bool,
-    /// Whether the connection would be less protected if an invalid value were ignored: in plaintext, with other
-    /// authorities, without the client's certificate, past the proxy, or with a check that the application relies on.
-    /// Such a value is refused.
+    /// Whether an invalid value is refused instead of ignored. If it were ignored, the connection would be less protected
+    /// (in plaintext, with other authorities, without the client's certificate, past the proxy), or it would check
+    /// revocation in a way that the application did not ask for.
     ///
     /// `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames` do not have this property, because
     /// the official cases require a warning. If the option is ignored, the connection uses TLS, and everything is
@@ -37,7 +37,7 @@ pub(super) struct Row {
     pub protects: bool,
     /// What happens if the option is given more than once.
     pub repetition: Repetition,
-    /// Whether the option decodes its value itself, because the value has separators.
+    /// Whether the value is percent-decoded by the option's own code, because the value has separators.
     pub is_raw: bool,
     read: Read,
 }
@@ -45,7 +45,7 @@ pub(super) struct Row {
 /// What happens if an option is given more than once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repetition {
-    /// The last value counts, and there is a warning.
+    /// The last value applies, and there is a warning.
     LastCounts,
     /// Each value adds to the earlier values.
     Adds,
@@ -61,7 +61,7 @@ enum Read {
 }
 
 impl Row {
-    /// All options of connection strings.
+    /// Returns the rows of all connection string options.
     pub fn all() -> impl Iterator<Item = Self> {
         GROUPS.iter().flat_map(|group| group.rows())
     }
@@ -71,13 +71,13 @@ impl Row {
         Self::all().find(|row| row.name.eq_ignore_ascii_case(name))
     }
 
-    /// Returns the current name of an option with one of the [`PRESENT_NAMES`], ignoring case.
+    /// Returns the current name for a former name in [`PRESENT_NAMES`], ignoring case.
     pub fn present_name(name: &str) -> Option<&'static str> {
         PRESENT_NAMES.iter().find(|(former, _)| former.eq_ignore_ascii_case(name)).map(|(_, present)| *present)
     }
 
-    /// Returns the current name of an option with a former name, or the option name that is closest to a misspelt name:
-    /// at most two letters are wrong, extra or missing.
+    /// Returns the current name for a former name, or the option name that is closest to a misspelt name. At most two
+    /// letters may be wrong, extra or missing.
     pub fn nearest(name: &str) -> Option<&'static str> {
         if let Some(present) = Self::present_name(name) {
             return Some(present);
@@ -174,7 +174,7 @@ fn read_pool_option(option: &PoolOption, pool: &mut PoolOptions, value: &Value<'
     }
 }
 
-/// The largest number that an option may have if the specification makes it a 64-bit integer.
+/// The largest value of an option that the specification defines as a 64-bit integer.
 pub(super) const MAX_LONG: u64 = i64::MAX.unsigned_abs();
 
 pub(super) const FLAG: &str = "true or false";
@@ -460,7 +460,7 @@ pub(super) const OLD_NAMES: [OldName; 3] = [
     },
 ];
 
-/// Names that other drivers, or earlier versions of them, use for options, with the current names. They count as
+/// Names that other drivers, or earlier versions of them, use for options, with the current names. They are treated as
 /// unknown options, because no specification contains them. Warnings about them give the current name.
 const PRESENT_NAMES: [(&str, &str); 22] = [
     ("poolSize", "maxPoolSize"),
@@ -492,8 +492,8 @@ mod tests {
     use super::*;
     use crate::endpoint::options::Options;
 
-    /// The default, in the form that the documentation shows: "0 (no limit)" if `allowed` explains a default of 0 that
-    /// way.
+    /// Returns the default in the form that the documentation shows: "0 (no limit)" if `allowed` explains a default of
+    /// 0 that way.
     fn shown_default(row: &Row) -> &'static str {
         match row.allowed.split_once(" to ") {
             Some((lowest, _)) if row.default == "0" && lowest.starts_with("0 (") => lowest,
@@ -501,8 +501,9 @@ mod tests {
         }
     }
 
-    /// The method, constructor, field or variant that sets the option in code: its type, and the option's name in snake
-    /// case, without its unit and the prefix of its group. A test in `system-tests/tests/package.rs` looks them up.
+    /// Returns the method, constructor, field or variant that sets the option in code: its type, and the option's name
+    /// in snake case without its unit and the prefix of its group. A test in `system-tests/tests/package.rs` checks
+    /// that each of them exists.
     fn in_code(group: &Group, name: &str) -> String {
         let other = match name {
             "zlibCompressionLevel" => "Compressor::Zlib",
@@ -543,7 +544,7 @@ mod tests {
         format!("{owner}::{snake}")
     }
 
-    /// A group, in the form that the guide shows.
+    /// Returns a group in the form that the guide shows.
     fn section(group: &Group) -> String {
         let rows = group.rows().into_iter().map(|row| {
             let Row { name, allowed, summary, .. } = row;
@@ -570,7 +571,7 @@ mod tests {
             _ => "mongodb://a/?",
         };
         let in_words = ["none", "not set", "negotiated", "by mechanism"];
-        // Without zlib, its level has no effect, which causes a warning.
+        // Without zlib, its level has no effect.
         let is_built = |row: &Row| cfg!(feature = "zlib") || row.name != "zlibCompressionLevel";
         let is_value =
             |row: &Row| is_built(row) && !in_words.contains(&row.default) && !row.default.starts_with("the ");
@@ -619,7 +620,7 @@ mod tests {
         }
     }
 
-    /// Otherwise a password could be lost, and the connection would be made without the password.
+    /// If such an option were ignored, the connection would be made without the password.
     #[test]
     fn secret_options_of_tls_protect() {
         for row in Row::all().filter(|row| row.is_secret) {

@@ -35,7 +35,8 @@ impl Value<'_> {
         self.name().map(|name| Some(name.into()))
     }
 
-    /// Reads the name of a database. If it were ignored, authentication would use a different database.
+    /// Reads the name of a database. An empty name is an error: if it were ignored, authentication would use a
+    /// different database.
     pub fn source(self) -> Result<String, Rejection> {
         if self.text.is_empty() {
             return Err(Rejection::Fatal(InvalidOption::because(self.option, "must not be empty")));
@@ -49,12 +50,12 @@ impl Value<'_> {
         number.and_then(|number| N::try_from(number).ok()).ok_or(Rejection::NotAllowed)
     }
 
-    /// Reads milliseconds.
+    /// Reads a number of milliseconds.
     pub fn millis(&self, most: u64) -> Result<Duration, Rejection> {
         self.millis_from(0, most)
     }
 
-    /// Reads milliseconds, at least `least` of them.
+    /// Reads a number of milliseconds, which is at least `least`.
     pub fn millis_from(&self, least: u64, most: u64) -> Result<Duration, Rejection> {
         self.number(least, most).map(Duration::from_millis)
     }
@@ -67,7 +68,7 @@ impl Value<'_> {
         }
     }
 
-    /// Reads `true` or `false`. Other words for them are deprecated.
+    /// Reads `true` or `false`. Also accepts the deprecated words for these values, with a warning.
     pub fn flag(self) -> Result<bool, Rejection> {
         let meaning = match self.text.as_str() {
             "true" => return Ok(true),
@@ -85,7 +86,8 @@ impl Value<'_> {
         words.iter().copied().find(|word| name(*word) == self.text.as_str()).ok_or(Rejection::NotAllowed)
     }
 
-    /// Reads a mechanism. If it were ignored, the client would authenticate in a different way.
+    /// Reads a mechanism. An unknown mechanism is an error: if it were ignored, the client would authenticate in a
+    /// different way.
     pub fn mechanism(&self) -> Result<Mechanism, Rejection> {
         Mechanism::named(&self.text).ok_or_else(|| {
             let must = format!("one of {}", Mechanism::supported());

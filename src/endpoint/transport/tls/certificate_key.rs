@@ -90,8 +90,8 @@ impl CertificateKey<'_> {
     /// Returns the certificate and key in the form that handshakes use, made by `provider` if the application supplied
     /// one.
     ///
-    /// The input is wiped afterwards. *ring* does not wipe its own form of the key when it is dropped. Another provider
-    /// gets a copy, and is responsible for it.
+    /// The input is wiped afterwards. *ring* does not wipe its own form of the key when it is dropped. A provider that
+    /// the application supplied gets a copy of the key, and is responsible for wiping it.
     pub fn into_resolver(self, provider: Option<&CryptoProvider>) -> Result<SingleCertAndKey, InvalidOption> {
         let refuse = |error: Error| self.origin.refuse(&error.to_string());
         let key = match provider {
@@ -146,8 +146,8 @@ impl Origin<'_> {
     }
 }
 
-/// Reads the key in a section, and decrypts it with the password if it is encrypted. Other keys do not need the
-/// password.
+/// Reads the key in a section, and decrypts it with the password if it is encrypted. For other keys, the password is
+/// not used.
 fn read_key(
     origin: Origin<'_>,
     section: Section,
@@ -193,7 +193,7 @@ fn decrypt(
         pkcs5::Error::DecryptFailed => wrong(),
         unsupported => unreadable(&unsupported),
     })?);
-    // One wrong password in 256 decrypts to something, though not to a key.
+    // With about one wrong password in 256, decryption succeeds, but the result is not a key.
     PrivateKeyInfoRef::try_from(&**key).map_err(|_| wrong())?;
     Ok(key)
 }

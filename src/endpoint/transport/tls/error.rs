@@ -1,4 +1,4 @@
-//! TLS errors that the TLS library's own error would not explain.
+//! TLS failures that the error of the TLS library alone would not explain.
 
 use std::fmt;
 use std::io;
@@ -54,7 +54,7 @@ pub enum TlsError {
     #[error("the server's certificate expired on {}: renew it, or correct this machine's clock ({source})", Date(*.since))]
     #[non_exhaustive]
     Expired {
-        /// The end of its validity.
+        /// The end of the certificate's validity.
         since: SystemTime,
         /// The TLS library's error.
         source: rustls::Error,
@@ -63,14 +63,14 @@ pub enum TlsError {
     #[error("the server's certificate is not valid before {}: correct this machine's clock ({source})", Date(*.until))]
     #[non_exhaustive]
     NotValidYet {
-        /// The beginning of its validity.
+        /// The beginning of the certificate's validity.
         until: SystemTime,
         /// The TLS library's error.
         source: rustls::Error,
     },
 }
 
-/// Shows a time of a certificate in UTC.
+/// Displays a certificate's date in UTC.
 struct Date(SystemTime);
 
 impl fmt::Display for Date {
@@ -78,7 +78,7 @@ impl fmt::Display for Date {
         let since_1970 = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
         match der::DateTime::from_unix_duration(since_1970) {
             Ok(date) => date.fmt(f),
-            // After the year 9999.
+            // The date is after the year 9999.
             Err(_) => write!(f, "second {} after 1970", since_1970.as_secs()),
         }
     }

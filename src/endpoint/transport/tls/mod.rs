@@ -1,7 +1,7 @@
 //! TLS, with rustls and *ring*.
 //!
-//! The cryptographic provider is set here or in the options, and never taken from the process's default. An application
-//! that also uses rustls cannot change it by accident, and does not have to set it.
+//! The cryptographic provider is set here or in the options. The default provider of the process is never used. An
+//! application that also uses rustls therefore cannot change the provider by accident, and does not have to set it.
 //!
 //! # Revocation
 //!
@@ -112,7 +112,7 @@ impl Tls {
                     InvalidOption::new("hosts", must, format!("{name:?}"))
                 })
             }
-            // The name is not checked, and an IP address is not sent either.
+            // Any IP address will do, because the name is not checked, and an IP address is not sent to the server.
             Host::Unix { .. } if self.verifier.as_ref().is_some_and(|verifier| !verifier.checks_name()) => {
                 Ok(ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST)))
             }
@@ -207,7 +207,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// How many of a certificate's names an error lists.
+/// The maximum number of a certificate's names that an error lists.
 const MOST_NAMES: usize = 16;
 
 /// If the error lists the names in the server's certificate, escapes and truncates these names. The certificate's
@@ -262,14 +262,14 @@ impl TlsStream {
 }
 
 impl AsyncRead for TlsStream {
-    /// Reads, and sends the pending bytes: the end of a request, or an answer of TLS itself.
+    /// Reads, and also sends pending bytes: the end of a request, or a message of TLS itself.
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let stream = &mut self.get_mut().0;
         let pushed = match stream.get_ref().1.wants_write() {
             true => Pin::new(&mut **stream).poll_flush(cx),
             false => Poll::Ready(Ok(())),
         };
-        // Data that can be read matters more than the error of the write.
+        // Data that can be read takes precedence over the error of the write.
         match (Pin::new(&mut **stream).poll_read(cx, buffer), pushed) {
             (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
             // An end without a `close_notify` is a normal end, because messages state their length.

@@ -19,7 +19,8 @@ pub(super) struct Section {
     pub label: String,
     /// The number of the BEGIN line, from 1.
     pub line: usize,
-    /// Whether the section is encrypted in the legacy way, before PKCS#8: a header in the PEM itself says how.
+    /// Whether the section is encrypted in the legacy format that preceded PKCS#8, in which a PEM header names the
+    /// algorithm.
     pub legacy_encrypted: bool,
     /// The decoded contents. Empty if `legacy_encrypted`.
     pub der: Zeroizing<Vec<u8>>,
@@ -42,7 +43,7 @@ pub(super) struct MalformedPem {
     pub problem: &'static str,
 }
 
-/// The byte order mark of UTF-8, with which some editors begin a file.
+/// The byte order mark of UTF-8, which some editors write at the start of a file.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Returns the sections of a file, in order. Text outside them is ignored.
@@ -52,8 +53,8 @@ pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
     let mut lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).zip(1..);
     while let Some((text, line)) = lines.next() {
         let Some(label) = boundary(text, b"-----BEGIN ") else { continue };
-        // With this capacity the vector never grows; growing would leave behind a copy that is not wiped. The capacity is
-        // not that of the file, because wiping it for each section would take quadratic time.
+        // With this capacity, the vector does not grow and leave behind a copy that is not wiped. If the capacity were
+        // the length of the whole file, wiping the vectors of all sections would take quadratic time.
         let rest = lines.clone().map(|(text, _)| text).take_while(|text| !text.starts_with(b"-----"));
         let mut body = Zeroizing::new(Vec::with_capacity(rest.map(<[u8]>::len).sum()));
         let mut legacy_encrypted = false;
@@ -74,7 +75,7 @@ pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
         }
         let mut der = Zeroizing::new(Vec::new());
         if !legacy_encrypted {
-            // This vector never grows, either.
+            // This vector does not grow either.
             *der = vec![0; body.len()];
             let length = STANDARD.decode_slice(&*body, &mut der);
             der.truncate(length.map_err(|_| MalformedPem { line, problem: "the section is not valid base64" })?);

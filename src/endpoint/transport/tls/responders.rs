@@ -1,9 +1,9 @@
 //! Asks the responders that a server's certificate names whether the certificate was revoked (OCSP Support specification,
 //! "Suggested OCSP Behavior", steps 4 and 7).
 //!
-//! A responder is asked only after the chain of the certificate was verified, and only if the state of the certificate
-//! is not conclusively known: the server stapled no response, or a response that says "unknown". The client connects
-//! unless a valid response says "revoked". A slow, unreachable or faulty responder does not prevent a connection.
+//! A responder is asked only after the certificate's chain has been verified, and only if the certificate's state is
+//! still unknown: the server stapled no response, or a response that says "unknown". The client connects unless a valid
+//! response says "revoked". A slow, unreachable or faulty responder does not prevent a connection.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -23,29 +23,29 @@ use crate::endpoint::wire::ocsp::CertificateId;
 use crate::pool::runtime::TARGET;
 use crate::text::printable::{Printable, PrintableError};
 
-/// The longest wait for responders.
+/// The maximum time to wait for responders.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The pause, in seconds, before responders that gave no conclusive answer are asked again. Without the pause, each
 /// connection would wait for them.
 const PAUSE: u64 = 60;
 
-/// How many of a certificate's responders are asked.
+/// The maximum number of responders to ask about one certificate.
 const MOST_RESPONDERS: usize = 4;
 
-/// How many certificates are remembered. A deployment has a few.
+/// The maximum number of certificates to remember. A deployment has only a few.
 const MOST_KNOWN: usize = 1_024;
 
 /// The known states of certificates, from responders and from stapled responses.
 #[derive(Debug, Default)]
 pub(super) struct Responders {
-    /// Not behind a lock: after a fork, the child might find it held by a thread that only the parent has.
+    /// Not behind a lock, because a forked child might find the lock held by a thread that exists only in the parent.
     known: ArcSwap<HashMap<CertificateId, Conclusion>>,
 }
 
 impl Responders {
-    /// Remembers a conclusion, unless the known conclusion is valid for longer. A revocation is not replaced by any
-    /// other conclusion before it expires: another connection may have got no answer in the meantime.
+    /// Remembers a conclusion, unless the known conclusion is valid for longer. Until a revocation expires, only
+    /// another revocation can replace it, because a concurrent connection may merely have received no answer.
     pub fn learn(&self, id: &CertificateId, conclusion: Conclusion) {
         let now = UnixTime::now().as_secs();
         self.known.rcu(|known| {
@@ -63,8 +63,8 @@ impl Responders {
         });
     }
 
-    /// Returns whether a certificate was revoked, if that is known or if a responder answers. `left` is the time until the
-    /// connection must be open, of which responders get at most half.
+    /// Returns whether a certificate was revoked, if that is known or if a responder answers. `left` is the time until
+    /// the connection must be open. Responders get at most half of it.
     pub async fn is_revoked(&self, issued: &Issued<'_>, algorithms: &Algorithms, left: Option<Duration>) -> bool {
         let (id, now) = (issued.id(), UnixTime::now());
         let known = self.known.load().get(&id).copied().filter(|known| known.until > now.as_secs());
@@ -116,8 +116,8 @@ async fn ask(
     }
 }
 
-/// Splits a URL into its base and its path. Only plain HTTP is used: the answer is signed, and TLS would need a
-/// revocation check in turn.
+/// Splits a URL into its base and its path. Only plain HTTP is used: the answer is signed, and TLS would itself need a
+/// revocation check.
 fn parts(url: &str) -> Option<(&str, &str)> {
     let host = "http://".len();
     url.get(..host).filter(|scheme| scheme.eq_ignore_ascii_case("http://"))?;

@@ -2,8 +2,8 @@
 //! or with a responder's answer.
 //!
 //! Implements RFC 6960, section 3.2, with the cryptography of rustls. The issuer's key comes from the verified chain.
-//! Signatures are checked with the same algorithms as certificates' signatures, and the certificate of a delegated
-//! responder with the same library.
+//! Signatures are checked with the same algorithms as the signatures of certificates. The certificate of a delegated
+//! responder is verified by the same library as the server's certificate.
 
 use std::io;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(super) struct Conclusion {
 /// A responder that does not know the certificate is not a reason to refuse it. Returns the conclusion of the response,
 /// if there is one.
 ///
-/// The certificate and its chain were already verified, with the same arguments.
+/// The certificate and its chain must already have been verified with the same arguments.
 pub(super) fn check<'c>(
     certificate: &'c CertificateDer<'_>,
     issuer: Issuer<'_>,
@@ -73,7 +73,7 @@ pub(super) fn check<'c>(
 }
 
 impl<'a> Issued<'a> {
-    /// Finds the issuer. The chain was already verified, with the same arguments.
+    /// Finds the issuer. The chain must already have been verified with the same arguments.
     pub fn new(
         certificate: &'a CertificateDer<'_>,
         issuer: Issuer<'_>,
@@ -86,7 +86,7 @@ impl<'a> Issued<'a> {
             Issuer::OfChain { intermediates, authorities } => {
                 // The chain is verified again, because only the verification yields the issuer. The issuer must not be
                 // looked up merely by name and signature. For a given signature, an attacker can construct a key that
-                // verifies it, and send a certificate with that key along.
+                // verifies it, and present a certificate that contains this key.
                 let end_entity = EndEntityCert::try_from(certificate).map_err(bad_encoding)?;
                 let usage = KeyUsage::server_auth();
                 let chain = end_entity
@@ -125,7 +125,7 @@ impl<'a> Issued<'a> {
         })
     }
 
-    /// Returns the name of the certificate in requests and caches.
+    /// Returns the certificate's identifier for requests and caches.
     #[cfg(feature = "ocsp")]
     pub fn id(&self) -> CertificateId {
         CertificateId::of(&self.parts, self.issuer_key())
@@ -176,10 +176,11 @@ fn is_signed_by(response: &OcspResponse<'_>, key: PublicKey<'_>, algorithms: &Al
     })
 }
 
-/// Returns true if the issuer itself issued this certificate for signing OCSP responses, and the certificate is valid now.
+/// Returns whether the issuer itself issued this certificate for signing OCSP responses, and whether the certificate is
+/// valid now.
 ///
-/// Does not check whether that certificate was revoked in turn. Responders' certificates are short-lived, or state that
-/// no check is needed (RFC 6960, section 4.2.2.2.1).
+/// Whether this certificate has itself been revoked is not checked. Responders' certificates are short-lived, or state
+/// that no check is needed (RFC 6960, section 4.2.2.2.1).
 fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, algorithms: &Algorithms) -> bool {
     let certificate = CertificateDer::from(certificate);
     let Ok(certificate) = EndEntityCert::try_from(&certificate) else { return false };
@@ -188,7 +189,7 @@ fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, alg
     certificate.verify_for_usage(algorithms, &issuers, &[], now, usage, None, None).is_ok()
 }
 
-/// Wraps the error for rustls. [`refused_in`] finds it again, because rustls does not display it readably.
+/// Wraps the error in an error of rustls, which does not display it readably. [`refused_in`] finds the original again.
 fn refusal(error: OcspError) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
 }

@@ -8,11 +8,11 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::pool::runtime::PerProcess;
 
-/// How many servers' sessions are kept: the default of rustls.
+/// The maximum number of servers whose sessions are kept. This is the default of rustls.
 const MOST_SERVERS: usize = 256;
 
-/// The sessions of this process, in the store of rustls, which is behind a lock. A forked child might find that lock held
-/// by a thread that only the parent has. So the child begins with no sessions.
+/// The sessions of this process, in the store of rustls. The store has a lock, which a forked child might find held by
+/// a thread that exists only in the parent. The child therefore starts without sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(PerProcess<Store>);
 

@@ -27,14 +27,14 @@ use crate::endpoint::regular_file;
 use crate::endpoint::wire::ocsp::Certificate;
 use crate::pool::runtime::blocking;
 
-/// The system's certificate authorities. They are kept once read, so a change takes effect after a restart. A read that
-/// found no authorities is not kept.
+/// The system's certificate authorities. They are read once and then kept, so a change takes effect only after a
+/// restart. If no authorities are found, nothing is kept.
 ///
 /// Several first connections may read them at the same time. If the others waited for one read, a process forked during
 /// that read would wait for a thread that it does not have.
 static SYSTEM_AUTHORITIES: ArcSwapOption<RootCertStore> = ArcSwapOption::const_empty();
 
-/// Verifies servers' certificates, as strictly as the options ask.
+/// Verifies servers' certificates as strictly as the options require.
 ///
 /// In every mode, the server must prove that it holds the private key of its certificate. The only exception is a
 /// certificate that cannot be read at all, if the options accept any certificate.
@@ -49,10 +49,10 @@ pub(super) struct Verifier {
 
 #[derive(Debug)]
 enum Check {
-    /// The chain to an authority. With `name`, also that the certificate belongs to the server. With `revocation`, also
-    /// the stapled OCSP response.
+    /// Checks the chain to an authority. With `name`, also checks that the certificate belongs to the server. With
+    /// `revocation`, also checks the stapled OCSP response.
     Chain { authorities: Authorities, name: bool, revocation: bool },
-    /// Nothing: `tlsAllowInvalidCertificates`.
+    /// Checks nothing (`tlsAllowInvalidCertificates`).
     Nothing,
 }
 
@@ -133,7 +133,7 @@ impl Verifier {
         }
     }
 
-    /// Returns whether the name in a certificate matters.
+    /// Returns whether the name in a certificate is checked.
     pub fn checks_name(&self) -> bool {
         matches!(self.check, Check::Chain { name: true, .. })
     }
@@ -143,7 +143,8 @@ impl Verifier {
         matches!(self.check, Check::Nothing) && webpki::EndEntityCert::try_from(certificate).is_err()
     }
 
-    /// Verifies the proof of a server whose certificate webpki cannot read, with the key in that certificate.
+    /// Verifies the handshake signature of a server whose certificate webpki cannot read, with the key in that
+    /// certificate.
     fn verify_unread(
         &self,
         message: &[u8],
@@ -175,7 +176,7 @@ impl Verifier {
     }
 }
 
-/// Fills `authorities` on a blocking thread, unless that is done.
+/// Fills `authorities` on a blocking thread, unless they are filled already.
 async fn load(
     authorities: &ArcSwapOption<RootCertStore>,
     read: impl FnOnce() -> Result<RootCertStore, TlsError> + Send + 'static,
@@ -213,7 +214,7 @@ fn read_der(certificates: &[Vec<u8>]) -> Result<Authorities, InvalidOption> {
     collect(numbered, &|problem| refuse_memory("ca_der", problem))
 }
 
-/// Collects the certificates, each with the place where it was found.
+/// Collects the certificates. `found` yields each of them with its place, which error messages name.
 fn collect(
     found: impl Iterator<Item = (String, Vec<u8>)>,
     refuse: &dyn Fn(String) -> InvalidOption,
@@ -230,7 +231,8 @@ fn collect(
     }
 }
 
-/// Leaves out certificates that cannot be read, because systems are known to contain one or two of these.
+/// Reads the system's authorities. Leaves out certificates that cannot be parsed, because some systems have one or two
+/// of them.
 fn read_system_authorities() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut authorities = RootCertStore::empty();
@@ -249,8 +251,8 @@ fn is_of_authority(error: &Error) -> bool {
 
 /// Accepts the certificate of an authority as a server's own, if it is self-signed and one of the trusted certificates.
 ///
-/// For such a certificate, it is enough to show that the server sent the same bytes. The handshake proves that the
-/// server holds its key. Its validity period and its purpose are checked as usual.
+/// For such a certificate, it is enough that the server sent the same bytes. The handshake proves that the server holds
+/// its key. Its validity period and its purpose are checked as usual.
 fn verify_pinned(certificate: &CertificateDer<'_>, pins: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
     let bad_encoding = |_| CertificateError::BadEncoding;
     let parts = Certificate::read(certificate).map_err(bad_encoding)?;
@@ -357,7 +359,7 @@ mod tests {
 
     use super::*;
 
-    /// A forked child has a copy of such a future, which nothing polls.
+    /// In a forked child, nothing polls the copy of a load that was in progress.
     #[tokio::test]
     async fn load_does_not_wait_for_another_load() {
         let authorities = ArcSwapOption::empty();

@@ -7,7 +7,7 @@
 //! 3. the client signs a request to that host, but does not send it ([`client_second`]). The server sends it on the
 //!    client's behalf, and learns the client's identity from the answer.
 //!
-//! The signature is AWS Signature Version 4. The parts of [`signature`] are general enough for AWS's published test
+//! The signature is AWS Signature Version 4. The inputs of [`signature`] are general enough for AWS's published test
 //! vectors.
 
 use std::fmt;
@@ -52,7 +52,7 @@ pub fn client_first(nonce: &[u8; NONCE_LENGTH]) -> RawDocumentBuf {
 /// The server's answer to the first message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFirst {
-    /// The client's nonce, followed by as many bytes from the server.
+    /// The client's nonce, followed by the same number of bytes from the server.
     pub nonce: [u8; 2 * NONCE_LENGTH],
     /// The host of the Security Token Service.
     pub host: String,
@@ -64,7 +64,8 @@ impl ServerFirst {
     /// # Errors
     ///
     /// Returns [`WireError::Document`] if the payload is not a BSON document, and [`WireError::ReplyField`] if the
-    /// nonce does not extend the client's nonce, or if the host is not 1 to 255 bytes of labels separated by periods.
+    /// nonce does not extend the client's nonce, or if the host does not consist of labels separated by periods, with a
+    /// total length of 1 to 255 bytes.
     pub fn read(payload: &[u8], client_nonce: &[u8; NONCE_LENGTH]) -> Result<Self, WireError> {
         let document = RawDocument::from_bytes(payload)
             .map_err(|error| WireError::Document { field: "payload", reason: PeerText::of(error) })?;
@@ -104,8 +105,9 @@ fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {
 /// # Errors
 ///
 /// Returns [`WireError::ReplyField`] if the host is empty, longer than 255 bytes, or has an empty label. The only
-/// allowed characters are letters, digits, hyphens, underscores, periods, and a colon before a port. The host becomes a
-/// line of the signed text, and the region becomes a part of the scope, whose parts are separated by slashes and commas.
+/// allowed characters are letters, digits, hyphens, underscores, periods, and a colon before a port. Other characters
+/// are refused, because the host becomes a line of the signed text, and the region becomes a part of the scope, in
+/// which slashes and commas are separators.
 pub fn region(host: &str) -> Result<&str, WireError> {
     const FIELD: &str = "h (sts host)";
     if host.is_empty() || host.len() > MAX_HOST {
@@ -130,14 +132,14 @@ pub fn region(host: &str) -> Result<&str, WireError> {
     }
 }
 
-/// The keys of an identity, borrowed while a message is being made from them.
+/// The keys of an identity, borrowed while a message is built from them.
 #[derive(Clone, Copy)]
 pub struct AccessKeys<'a> {
-    /// The access key's identifier, which is sent.
+    /// The access key's identifier, which is sent to the server.
     pub access_key_id: &'a str,
-    /// The secret access key, which only signs and is never sent.
+    /// The secret access key, which is only used to sign and is never sent.
     pub secret_access_key: &'a str,
-    /// The session token of temporary credentials, which is sent.
+    /// The session token of temporary credentials, which is sent to the server.
     pub session_token: Option<&'a str>,
 }
 
@@ -212,7 +214,8 @@ impl CanonicalRequest<'_> {
 
     fn hash(&self) -> String {
         let Self { method, path, query, headers, body } = self;
-        // The headers may include a session token.
+        // Allocated in full, because the headers may include a session token, and growing would leave behind a copy of
+        // it.
         let length = headers.iter().map(|(name, value)| 2 * name.len() + value.len() + 3).sum::<usize>();
         let length = length + method.len() + path.len() + query.len() + 80;
         let mut text = Zeroizing::new(String::with_capacity(length));
@@ -295,7 +298,7 @@ impl fmt::Display for Timestamp {
 }
 
 impl Timestamp {
-    /// Parses a time of RFC 3339 in UTC, such as `2026-01-31T12:00:00Z`. Drops fractions of seconds. Returns `None` if
+    /// Parses an RFC 3339 time in UTC, such as `2026-01-31T12:00:00Z`. Drops fractions of seconds. Returns `None` if
     /// the text is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -333,7 +336,7 @@ fn date_of(days: u64) -> (u64, u64, u64) {
     (year, month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }
 
-/// Returns the number of days from 1 January 1970 to a date; `None` if the date does not exist.
+/// Returns the number of days from 1 January 1970 to a date, or `None` if the date does not exist.
 fn days_before(year: u64, month: u64, day: u64) -> Option<u64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) || year < 1970 {
         return None;

@@ -1,8 +1,8 @@
 //! The messages of MONGODB-OIDC (Authentication specification, "MONGODB-OIDC", "Conversation").
 //!
 //! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`. A client with an access token sends a
-//! single message, [`token`]. A client without a token first asks for the identity provider ([`principal`], answered by
-//! [`read_idp`]), obtains a token from it, and then sends the token.
+//! single message, [`token`]. A client without a token first asks which identity provider to use ([`principal`]), and
+//! reads the answer ([`read_idp`]). It obtains a token from that provider, and then sends the token.
 
 use bson::raw::cstr;
 use bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};

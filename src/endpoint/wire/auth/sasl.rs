@@ -15,13 +15,13 @@ use crate::endpoint::wire::reply::whole_number;
 /// an identity provider.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 
-/// An upper limit for all elements of a command except its payload and its options, in bytes. It includes
+/// An upper bound, in bytes, on the length of all elements of a command except its payload and its options. It includes
 /// `conversationId`, and a `db` of ordinary length.
 const AROUND: usize = 256;
 
 /// Returns the command that begins a conversation.
 ///
-/// `options` is the command's document of that name, if there is one.
+/// If `options` is given, the command contains it under the same name.
 #[must_use]
 pub fn start(mechanism: Mechanism, payload: &[u8], options: Option<&RawDocument>) -> RawDocumentBuf {
     let mut command =
@@ -59,7 +59,7 @@ pub struct SaslReply<'a> {
     pub conversation_id: RawBson,
     /// `payload`: the mechanism's message.
     pub payload: &'a [u8],
-    /// `done`: whether the conversation has ended for the server.
+    /// `done`: whether the server considers the conversation complete.
     pub done: bool,
 }
 

@@ -3,9 +3,10 @@
 //! Each message of the conversation is a step that consumes one state and returns the next, so that no step can be
 //! skipped or repeated:
 //!
-//! 1. [`ClientFirst`] holds the client's first message. Reading the server's first message returns
-//! 2. a [`Challenge`], with the salt and the iterations from which the [`Keys`] are derived. Answering it returns
-//! 3. the client's final message, and the [`Verification`] that the server's final message must pass.
+//! 1. [`ClientFirst`] holds the client's first message. Reading the server's first message returns a [`Challenge`].
+//! 2. [`Challenge`] holds the salt and the iterations from which the [`Keys`] are derived. Answering it returns the
+//!    client's final message and a [`Verification`].
+//! 3. [`Verification`] checks the server's final message.
 //!
 //! Both sides prove that they know the password: the last step refuses a server that does not prove it.
 //!
@@ -49,7 +50,7 @@ mod tests;
 pub const MIN_ITERATIONS: u32 = 4_096;
 
 /// The maximum number of iterations. It is more than sixty times the servers' default, and takes common processors less
-/// than a second. Without a limit, a hostile server could keep a processor busy for many minutes with one message.
+/// than a second. Without a maximum, a hostile server could keep a processor busy for many minutes with one message.
 pub const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// The hash function, which distinguishes the two mechanisms.
@@ -117,10 +118,10 @@ fn wiping_stack<T>(compute: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Returns the form of a password from which keys are derived.
+/// Prepares a password for the derivation of keys.
 ///
-/// For SHA-256, that is the password prepared with SASLprep (RFC 4013). For SHA-1, it is MongoDB's traditional MD5
-/// digest of the unprepared user name and password, in hexadecimal.
+/// For SHA-256, the result is the password prepared with SASLprep (RFC 4013). For SHA-1, it is MongoDB's traditional
+/// MD5 digest of the unprepared user name and password, in hexadecimal.
 ///
 /// # Errors
 ///
@@ -154,8 +155,8 @@ fn prepare(hash: Hash, username: &str, password: &str) -> Result<Zeroizing<Strin
     }
 }
 
-/// The keys derived from a password, a salt and a number of iterations. Like the password itself, they prove knowledge
-/// of the password, so they are wiped from memory on drop, and their debug output is stars.
+/// The keys derived from a password, a salt and a number of iterations. They prove knowledge of the password just as
+/// the password itself does. They are therefore wiped from memory on drop, and hidden in debug output.
 pub struct Keys {
     hash: Hash,
     client_key: Zeroizing<Vec<u8>>,
@@ -163,7 +164,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Derives the keys, which takes milliseconds, in proportion to `iterations`.
+    /// Derives the keys. This takes milliseconds, in proportion to `iterations`.
     ///
     /// `password` must be prepared ([`prepare_password`]).
     #[must_use]
@@ -203,7 +204,8 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// A conversation before the server's first message. In both mechanisms the client begins with the same message.
+/// The state of a conversation before the server's first message. In both mechanisms, the client begins with the same
+/// message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct ClientFirst {
@@ -213,10 +215,11 @@ pub struct ClientFirst {
 }
 
 impl ClientFirst {
-    /// The beginning of the message: no channel binding, and no other identity to act as.
+    /// The beginning of the message, which requests neither channel binding nor a separate authorization identity.
     const HEADER: &'static str = "n,,";
 
-    /// Creates the first message for `username`. The name is not prepared; only its special characters are escaped.
+    /// Creates the first message for `username`. The name is not prepared with SASLprep. Only its special characters
+    /// are escaped.
     ///
     /// `nonce` must be unpredictable, and consist of printable ASCII characters without a comma.
     pub fn new(username: &str, nonce: &str) -> Self {
@@ -234,7 +237,7 @@ impl ClientFirst {
     ///
     /// # Errors
     ///
-    /// Returns a [`ScramError`] if the message is invalid, answers another conversation, or requires too few or too
+    /// Returns a [`ScramError`] if the message is invalid, belongs to another conversation, or requires too few or too
     /// many iterations.
     pub fn read(self, message: &[u8]) -> Result<Challenge, ScramError> {
         let text = text(message)?;
@@ -257,7 +260,7 @@ impl ClientFirst {
     }
 }
 
-/// A conversation after the server's first message.
+/// The state of a conversation after the server's first message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Challenge {
@@ -296,14 +299,15 @@ impl Challenge {
     }
 }
 
-/// A conversation that only lacks the server's proof.
+/// The state of a conversation in which only the server's proof is missing.
 #[must_use]
 pub struct Verification {
     signature: Zeroizing<Vec<u8>>,
 }
 
 impl Verification {
-    /// Checks the server's final message. The time taken does not reveal how much of the signature is right.
+    /// Checks the server's final message. The time that this takes does not reveal how much of the signature is
+    /// correct.
     ///
     /// # Errors
     ///
@@ -331,7 +335,7 @@ impl fmt::Debug for Verification {
     }
 }
 
-/// How much of a server's error is kept, in characters. The longest error in RFC 5802 has 36 characters.
+/// The maximum number of characters of a server's error that are kept. The longest error in RFC 5802 has 36 characters.
 const MAX_ERROR: usize = 64;
 
 fn text(message: &[u8]) -> Result<&str, ScramError> {
@@ -349,7 +353,7 @@ fn attribute<'a>(attributes: &mut impl Iterator<Item = &'a str>, name: char) -> 
     }
 }
 
-/// Checks the attributes after the required ones. They are optional extensions, of which only the form is checked.
+/// Checks the attributes after the required ones. They are optional extensions, and only their form is checked.
 fn extensions<'a>(attributes: impl Iterator<Item = &'a str>) -> Result<(), ScramError> {
     for extension in attributes {
         match extension.as_bytes() {
@@ -387,7 +391,7 @@ pub enum ScramError {
     /// A message is not UTF-8, or not a list of attributes.
     #[error("the server's message is not a list of SCRAM attributes")]
     NotText,
-    /// An attribute is missing or not in its place.
+    /// An attribute is missing or out of order.
     #[error("the server's message does not have the attribute {attribute} where it is required")]
     Missing {
         /// The attribute that was expected.
@@ -410,13 +414,13 @@ pub enum ScramError {
     /// The server requires too few iterations to be safe, or unreasonably many.
     #[error("the server requires {iterations} iterations, but the number must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")]
     Iterations {
-        /// The required number; 4,294,967,295 stands for that number or a larger number.
+        /// The required number of iterations. 4,294,967,295 stands for any number that is at least as large.
         iterations: u32,
     },
     /// The server's final message reports an error.
     #[error("the server refused the proof: {error:?}")]
     Refused {
-        /// The error, cut at 64 characters.
+        /// The error, cut after 64 characters.
         error: String,
     },
     /// The server could not prove that it knows the password.

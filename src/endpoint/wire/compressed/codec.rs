@@ -5,8 +5,8 @@ use crate::endpoint::options::Compressor;
 use crate::endpoint::wire::header::{self, Header};
 use crate::endpoint::wire::{WireError, op_msg};
 
-/// The compressors' contexts, reused for one message after another. Each context is created on first use; before that, a
-/// codec takes a few tens of bytes.
+/// The compressors' contexts, which are reused from one message to the next. Each context is created on first use.
+/// Until then, a codec takes only a few tens of bytes.
 #[derive(Default)]
 pub struct Codec {
     #[cfg(feature = "snappy")]
@@ -129,8 +129,8 @@ impl Codec {
         }
     }
 
-    /// Appends the content after the message's header. On success, the content has the length that the envelope
-    /// declares.
+    /// Decompresses the content, and appends it after the message's header. On success, the content has the length that
+    /// the envelope declares.
     #[allow(unused_variables, reason = "without any compressor")]
     fn append_decompressed(&mut self, envelope: &Envelope<'_>, buffer: &mut Vec<u8>) -> Result<(), WireError> {
         let Envelope { uncompressed_size: expected, compressor_id, content, .. } = *envelope;
@@ -165,12 +165,13 @@ impl Codec {
 
 /// Returns the maximum length in bytes of compressed content that yields `length` bytes.
 ///
-/// No compressor makes content that much longer. Longer content contains blocks that yield nothing and only take time.
+/// No compressor makes content longer than this. If the compressed content exceeds the maximum, it contains blocks that
+/// yield nothing and only take time.
 fn most_compressed(length: usize) -> usize {
     length.saturating_add(length / 4).saturating_add(1024)
 }
 
-/// Returns the reason for refusing a compressed message whose length differs from the declared one.
+/// Returns the reason for refusing a compressed message whose length differs from the declared length.
 pub(super) fn yields(length: usize, expected: usize) -> String {
     format!("it yields {length} bytes instead of {expected}")
 }
@@ -178,7 +179,7 @@ pub(super) fn yields(length: usize, expected: usize) -> String {
 /// A compressed message before decompression.
 struct Envelope<'a> {
     header: Header,
-    /// The length of the decompressed content. Together with a header, it is within the limit.
+    /// The length of the decompressed content. With the length of a header added, it is still within the limit.
     uncompressed_size: usize,
     compressor_id: u8,
     content: &'a [u8],

@@ -1,13 +1,14 @@
 //! `OP_COMPRESSED`: the envelope of a compressed message (OP_COMPRESSED specification).
 //!
-//! The envelope replaces the header of the message inside. It carries the same `requestID` and `responseTo`, then the
-//! operation, the length and the compressor of the compressed content, which is everything after that message's header.
+//! The envelope replaces the header of the message inside. It carries the same `requestID` and `responseTo`, followed
+//! by the original operation, the uncompressed length and the compressor. The compressed content is everything after
+//! the original header.
 //!
 //! [`compress`] and [`decompress`] write from one of the caller's buffers into another. The compressors' contexts are
 //! large: hundreds of kilobytes for zlib, and up to a few megabytes for zstd. They are only needed while one of these
-//! functions runs. Each *thread* therefore keeps its own contexts, created on first use, and the connections of a pool keep
-//! none. After the first messages, neither function allocates, provided that the buffers have grown. A caller that wants
-//! its own contexts uses a [`Codec`].
+//! functions runs. Each *thread* therefore keeps its own contexts, created on first use, and the connections of a pool
+//! keep none. Once the contexts exist and the buffers have grown, neither function allocates. A caller that wants its
+//! own contexts uses a [`Codec`].
 //!
 //! A peer's message may declare any length. The length is checked against `maxMessageSizeBytes` before any memory is
 //! reserved for it, and no memory is reserved if the compressed bytes cannot yield that much. The compressors write
@@ -57,9 +58,9 @@ const NEVER_COMPRESSED: [&[u8]; 12] = [
     b"copydb",
 ];
 
-/// Returns whether `command` may be compressed (OP_COMPRESSED, "Messages not allowed to be compressed"). This depends
-/// on the name of its first element, as servers spell it. Once a compressor is negotiated, all other commands must be
-/// compressed.
+/// Returns whether `command` may be compressed (OP_COMPRESSED, "Messages not allowed to be compressed"). The answer
+/// depends on the name of the first element, in the spelling that servers use. Once a compressor is negotiated, all
+/// other commands must be compressed.
 ///
 /// ```
 /// use bson::rawdoc;
@@ -70,14 +71,15 @@ const NEVER_COMPRESSED: [&[u8]; 12] = [
 /// ```
 #[must_use]
 pub fn may_be_compressed(command: &RawDocument) -> bool {
-    // The first element's type follows the document's length. This only reads the name, so that a large or invalid
-    // value costs nothing.
+    // The first element's type follows the document's length. Only the name is read, so that a large or invalid value
+    // costs nothing.
     let name = command.as_bytes().get(5..).unwrap_or_default().split(|byte| *byte == 0).next().unwrap_or_default();
     !NEVER_COMPRESSED.contains(&name)
 }
 
-/// Appends `message`, one whole `OP_MSG`, to `buffer` as an `OP_COMPRESSED`. Returns whether it did so. If the result would
-/// be longer than `max_message_size` bytes, nothing is appended, and the message must be sent uncompressed.
+/// Compresses `message`, one whole `OP_MSG`, and appends it to `buffer` as an `OP_COMPRESSED`. Returns whether it was
+/// appended. If the result would be longer than `max_message_size` bytes, nothing is appended, and the message must be
+/// sent uncompressed.
 ///
 /// ```
 /// # #[cfg(feature = "zlib")] {
@@ -115,7 +117,8 @@ pub fn compress(
     with_codec(|codec| codec.compress(message, compressor, max_message_size, buffer))
 }
 
-/// Appends the `OP_MSG` inside `bytes`, one whole `OP_COMPRESSED`, to `buffer`, with its original header.
+/// Decompresses `bytes`, one whole `OP_COMPRESSED`, and appends the `OP_MSG` inside to `buffer`, with its original
+/// header.
 ///
 /// # Errors
 ///
@@ -132,14 +135,15 @@ pub fn decompress(bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> 
     with_codec(|codec| codec.decompress(bytes, max_message_size, buffer))
 }
 
-/// Returns the declared uncompressed length of `bytes`, one whole `OP_COMPRESSED`, without a header. Returns `None` if
-/// it is invalid.
+/// Returns the uncompressed length that `bytes`, one whole `OP_COMPRESSED`, declares for its content without a header.
+/// Returns `None` if the length is invalid.
 pub(crate) fn announced_size(bytes: &[u8]) -> Option<usize> {
     let size = bytes.get(super::header::LENGTH + 4..)?.first_chunk()?;
     usize::try_from(i32::from_le_bytes(*size)).ok()
 }
 
-/// The compressors that a peer may use: the compressors that were offered to it. The no-op is never among them.
+/// The compressors that were offered to a peer, and that it may therefore use. The no-op compressor is never among
+/// them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Accepted(u8);
 
@@ -157,7 +161,8 @@ impl Accepted {
     ///
     /// # Errors
     ///
-    /// [`WireError::Compressor`] for a compressor that was not offered. Bytes without a compressor are not refused here.
+    /// [`WireError::Compressor`] for a compressor that was not offered. Bytes that are too short to name a compressor
+    /// are not refused here.
     pub fn check(self, bytes: &[u8]) -> Result<(), WireError> {
         match bytes.get(PREFIX_LENGTH - 1) {
             Some(&id) if id >= 8 || self.0 & 1 << id == 0 => {
@@ -168,8 +173,8 @@ impl Accepted {
     }
 }
 
-/// Lends out this thread's codec, which is taken out of its slot for the call. A thread that is ending no longer has a
-/// slot, and creates a codec each time.
+/// Calls `run` with this thread's codec, which is taken out of its thread-local variable for the call. A thread that is
+/// ending no longer has this variable, and creates a codec for each call.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {
     thread_local! {
         static CODEC: Cell<Codec> = const { Cell::new(Codec::new()) };

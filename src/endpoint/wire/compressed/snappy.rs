@@ -18,7 +18,7 @@ impl Snappy {
         Self { encoder: None }
     }
 
-    /// Appends `content`, compressed.
+    /// Compresses `content`, and appends the result.
     pub fn compress(&mut self, content: &[u8], buffer: &mut Vec<u8>) -> Result<(), String> {
         let start = buffer.len();
         // The library only writes into initialized bytes.
@@ -31,7 +31,7 @@ impl Snappy {
 
     /// Appends the decompressed `content`. Refuses content that does not yield `expected` bytes.
     pub fn decompress(&mut self, content: &[u8], expected: usize, buffer: &mut Vec<u8>) -> Result<(), String> {
-        // The reserved memory is in proportion to the received bytes.
+        // Check the length first, so that the reserved memory is in proportion to the received bytes.
         let length = decompress_len(content).map_err(|error| error.to_string())?;
         if length != expected || expected / GREATEST_RATIO > content.len() {
             return Err(yields(length, expected));

@@ -11,7 +11,7 @@ use crate::endpoint::wire::{Flags, Outgoing, op_msg};
 
 const LIMIT: u32 = 1 << 20;
 
-/// Returns every compressor in this build, zlib once with each level.
+/// Returns every compressor in this build, with zlib at each of its levels.
 fn compressors() -> Vec<Compressor> {
     let zlib = (-1..=9).map(|level| Compressor::Zlib { level });
     [Compressor::Snappy, Compressor::Zstd].into_iter().chain(zlib).filter(|each| each.is_supported()).collect()
@@ -410,7 +410,7 @@ proptest! {
     }
 }
 
-/// A block that yields nothing takes longer than the bytes that it replaces.
+/// An empty block takes more time to process than the same number of bytes of ordinary content.
 #[cfg(feature = "zlib")]
 #[test]
 fn content_that_is_much_longer_than_its_yield_is_not_looked_into() {

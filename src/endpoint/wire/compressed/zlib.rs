@@ -46,7 +46,7 @@ impl Zlib {
         }
     }
 
-    /// Appends as much of the decompressed `content` as fits.
+    /// Decompresses `content`, and appends as much of the result as fits in the reserved memory.
     pub fn decompress(&mut self, content: &[u8], expected: usize, buffer: &mut Vec<u8>) -> Result<(), String> {
         if expected / GREATEST_RATIO > content.len() {
             return Err(format!("its {} bytes cannot yield {expected}", content.len()));

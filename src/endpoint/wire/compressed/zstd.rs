@@ -14,7 +14,7 @@ pub(super) struct Zstd {
     decompressor: Option<Decompressor<'static>>,
 }
 
-/// The level that means the library's default.
+/// The level that selects the library's default.
 const DEFAULT_LEVEL: i32 = 0;
 
 impl Zstd {
@@ -33,10 +33,10 @@ impl Zstd {
         Ok(())
     }
 
-    /// Appends as much of the decompressed `content` as fits.
+    /// Decompresses `content`, and appends the result if it fits in the reserved memory.
     ///
     /// The whole frame is decompressed at once, so that the library uses the buffer itself as its window. No memory is
-    /// taken for the window that the frame declares, however large.
+    /// allocated for the window that the frame declares, however large it is.
     pub fn decompress(&mut self, content: &[u8], expected: usize, buffer: &mut Vec<u8>) -> Result<(), String> {
         let frame = find_frame_compressed_size(content).map_err(|code| get_error_name(code).to_owned())?;
         if frame != content.len() {

@@ -7,7 +7,7 @@ use super::element::{bits, context, each_extension, optional, sequence, utc_or_g
 /// id-pe-tlsfeature (RFC 7633).
 const TLS_FEATURE: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x01, 0x18];
 
-/// The number of the TLS extension status_request, by which a client asks for a stapled response.
+/// The number of the TLS extension status_request, with which a client requests a stapled response.
 const STATUS_REQUEST: &[u8] = &[5];
 
 /// id-ce-keyUsage (RFC 5280, section 4.2.1.3).
@@ -59,7 +59,7 @@ impl<'a> PublicKey<'a> {
 /// Some parts of a certificate (RFC 5280). Nothing is verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Certificate<'a> {
-    /// The contents of the serial number.
+    /// The serial number, in DER without tag and length.
     pub serial: &'a [u8],
     /// The issuer's name, in DER.
     pub issuer: &'a [u8],
@@ -118,12 +118,13 @@ impl<'a> Certificate<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if they are malformed or before 1970.
+    /// Returns an error if either time is malformed or before 1970.
     pub fn valid_between(&self) -> Result<(u64, u64)> {
         whole(self.validity, |reader| Ok((utc_or_generalized_time(reader)?, utc_or_generalized_time(reader)?)))
     }
 
-    /// Returns the URLs of the responders that know the certificate's status, if they are valid text.
+    /// Returns the URLs of the responders that know the certificate's status. URLs that are not valid UTF-8 are left
+    /// out.
     ///
     /// # Errors
     ///
@@ -149,7 +150,8 @@ impl<'a> Certificate<'a> {
         Ok(responders)
     }
 
-    /// Returns whether a TLS server may use the key. Anything that the certificate does not mention is allowed.
+    /// Returns whether a TLS server may use the key. If the certificate does not restrict the usage, every usage is
+    /// allowed.
     ///
     /// # Errors
     ///

@@ -34,18 +34,18 @@ pub const CLOCK_SKEW: u64 = 60;
 /// section 3.2: its time must be "sufficiently recent").
 pub const MAX_AGE: u64 = 24 * 60 * 60;
 
-/// The name that a response gives its signer.
+/// Identifies the signer of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderId<'a> {
-    /// By its name, in DER.
+    /// The signer's name, in DER.
     Name(&'a [u8]),
-    /// By the SHA-1 hash of its public key.
+    /// The SHA-1 hash of the signer's public key.
     KeyHash(&'a [u8]),
 }
 
 impl ResponderId<'_> {
-    /// Returns whether this is the signer with this name, in DER, and this key. It says nothing about the signer's
-    /// rights.
+    /// Returns whether this identifies the signer with this name, in DER, and this key. Whether the signer is
+    /// authorised is not checked.
     #[must_use]
     pub fn is(&self, name: &[u8], key: PublicKey<'_>) -> bool {
         match *self {
@@ -147,7 +147,7 @@ impl OcspResponse<'_> {
     }
 
     /// Returns the exclusive end of the response's validity for `certificate`, whose issuer has the key `issuer`, in
-    /// seconds since 1970; 0 if the response is about other certificates.
+    /// seconds since 1970. Returns 0 if the response is about other certificates.
     #[must_use]
     pub fn valid_until(&self, certificate: &Certificate<'_>, issuer: PublicKey<'_>) -> u64 {
         let covering = self.entries.iter().filter(|entry| entry.covers(certificate, issuer));

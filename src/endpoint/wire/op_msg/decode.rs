@@ -51,7 +51,7 @@ pub struct Documents<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Decodes the message that `bytes` must contain exactly.
+    /// Decodes a message. `bytes` must be exactly one whole message.
     ///
     /// A message without sequences is decoded without an allocation.
     ///
@@ -64,7 +64,7 @@ impl<'a> Message<'a> {
         Self::after(header, bytes, limits)
     }
 
-    /// Decodes the message that `bytes` must contain exactly, and whose header has already been read.
+    /// Decodes a message whose header has already been read. `bytes` must be exactly one whole message.
     #[inline(always)] // Inlined, so that the caller sees that most messages have no sequences to drop.
     pub(crate) fn after(header: Header, bytes: &'a [u8], limits: Limits) -> Result<Self, WireError> {
         if header.op_code != OP_CODE {
@@ -85,18 +85,18 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Returns the body of a message without any other section, which is the usual case: a document that extends to the
-/// end.
+/// Returns the body if it is the only section, which is the usual case. The body then extends to the end of the
+/// message.
 #[inline(always)] // Inlined, like its only caller.
 fn only_body(sections: &[u8]) -> Option<&RawDocument> {
     let document = sections.strip_prefix(&[BODY])?;
     let declared = i32::from_le_bytes(*document.first_chunk()?);
-    // Compared first, because bson formats a long error for a document that it refuses.
+    // The length is compared first, because bson formats a long error for a document that it refuses.
     let is_last = usize::try_from(declared) == Ok(document.len());
     is_last.then(|| RawDocument::from_bytes(document).ok()).flatten()
 }
 
-/// Removes the checksum from the end of the cursor's bytes, and compares it with the bytes before it.
+/// Removes the checksum from the end of the cursor's bytes, and checks that it matches the bytes before it.
 fn verify_checksum(bytes: &[u8], cursor: &mut Cursor<'_>) -> Result<(), WireError> {
     let available = cursor.rest.len() as u64;
     let Some((sections, checksum)) = cursor.rest.split_last_chunk::<CHECKSUM_LENGTH>() else {
@@ -187,7 +187,7 @@ impl<'a> Cursor<'a> {
         Ok(*chunk)
     }
 
-    /// Takes as many bytes as the little-endian integer at their start says. The integer counts itself.
+    /// Takes bytes that begin with their own length, a little-endian integer. The length includes the integer itself.
     fn sized(&mut self, field: &'static str, least: u64, most: u64) -> Result<&'a [u8], WireError> {
         let available = self.rest.len() as u64;
         let declared = match self.rest.first_chunk::<4>() {

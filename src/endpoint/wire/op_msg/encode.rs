@@ -20,11 +20,11 @@ pub struct Outgoing<'a> {
     /// The database that a command runs on. It is appended to the body as the last element, `$db`. `None` in a reply,
     /// or if the body already has a `$db`.
     pub database: Option<&'a str>,
-    /// The arguments of the command that travel outside its body.
+    /// The arguments of the command that are sent outside its body.
     pub sequences: &'a [OutgoingSequence<'a>],
 }
 
-/// An argument of a command that travels as a document sequence.
+/// An argument of a command that is sent as a document sequence.
 ///
 /// ```
 /// use bson::rawdoc;
@@ -162,10 +162,11 @@ pub fn encode(message: &Outgoing<'_>, max_message_size: u32, buffer: &mut Vec<u8
     }
 }
 
-/// Like [`encode`], but also appends the elements that a client adds to every command to the body, after `$db`.
+/// Like [`encode`], but also adds `appended` to the body, after `$db`: the elements that a client adds to every
+/// command.
 ///
-/// Each slice is any number of consecutive BSON elements, without a document around them. They are copied unchanged, so
-/// they must be well-formed.
+/// Each slice holds any number of consecutive BSON elements, without a document around them. They are copied unchanged,
+/// so they must be well-formed.
 ///
 /// # Errors
 ///
@@ -177,7 +178,7 @@ pub fn encode_with(
     buffer: &mut Vec<u8>,
 ) -> Result<(), WireError> {
     match (message.sequences, appended) {
-        // Most of a client's commands take this path, for the same reason.
+        // Most of a client's commands take this path. It is separate for the same reason as in [`encode`].
         ([], &[elements]) => {
             encode_parts(&Outgoing { sequences: &[], ..*message }, &[elements], max_message_size, buffer)
         }
@@ -264,8 +265,8 @@ fn sequence_length(sequence: &OutgoingSequence<'_>) -> usize {
 /// The number of bytes before the body's first element.
 const BEFORE_ELEMENTS: usize = header::LENGTH + 4 + 1 + 4;
 
-/// Returns the header, the flags, the section's kind and the body's length. They are assembled here, so that they take
-/// one copy instead of four.
+/// Returns the header, the flags, the section's kind and the body's length. They are assembled here, so that one copy
+/// into the buffer is enough instead of four.
 fn before_elements(header: Header, flags: Flags, body_length: usize) -> [u8; BEFORE_ELEMENTS] {
     let mut bytes = [0; BEFORE_ELEMENTS];
     bytes[..16].copy_from_slice(&header.to_bytes());

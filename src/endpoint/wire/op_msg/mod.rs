@@ -68,7 +68,7 @@ impl Flags {
         self.0
     }
 
-    /// Returns the union of both.
+    /// Returns the union of both sets of flags.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)

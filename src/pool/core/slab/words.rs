@@ -2,10 +2,10 @@
 
 pub(in crate::pool::core) const INDEX_BITS: u32 = 20;
 
-/// Stands for no slot, where a slot's index is expected.
+/// The index that means "no slot".
 pub(in crate::pool::core) const NO_SLOT: u32 = (1 << INDEX_BITS) - 1;
 
-/// The slot below, and the height of the stack up to and including this slot.
+/// The slot below this slot in its stack, and the height of the stack up to and including this slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::pool::core) struct Link {
     pub(in crate::pool::core) next: Option<u32>,
@@ -13,7 +13,7 @@ pub(in crate::pool::core) struct Link {
 }
 
 impl Link {
-    /// The same value as in the head of a shard, so that an index moves between the two unchanged.
+    /// The same value as in a shard's head, so that an index can be copied between the two unchanged.
     const NONE: u32 = NO_SLOT;
 
     #[inline]
@@ -37,7 +37,7 @@ pub(in crate::pool::core) struct Stamp {
     pub(in crate::pool::core) pending: bool,
     /// Whether the connection's owner should stop what it is doing.
     pub(in crate::pool::core) interrupted: bool,
-    /// Whether an interruption has a waker to wake.
+    /// Whether the owner has left a waker, which an interruption must wake.
     pub(in crate::pool::core) watched: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::pool::sync::{UnsafeCell, made_progress, unless_mutant};
 ///
 /// | state | means | is followed by |
 /// | --- | --- | --- |
-/// | that of another ticket | neither the waiter nor the granter has come | waits; or granted, if the granter comes first |
+/// | a state of another ticket | neither side has come | waits; or granted, if the granter comes first |
 /// | waits | the waiter is parked | granted; or left, under the list's lock |
 /// | granted | the grant is there | over, when the waiter has taken it |
 /// | left | the waiter has left before its ticket was claimed | |
@@ -21,20 +21,21 @@ use crate::pool::sync::{UnsafeCell, made_progress, unless_mutant};
 ///
 /// A state carries the [tag](tag_of) of its ticket, so a cell can be reused without being reset.
 ///
-/// The granter's last access to the cell changes the state, as does the last access of a waiter that has taken its
-/// grant. From then on the cell may be gone. So both functions take pointers, because a reference would have to stay
-/// valid until the call returns.
+/// The granter's last access to the cell changes the state, and so does the last access of a waiter that takes its
+/// grant. As soon as the state has changed, the cell may be freed. So `grant`, `park` and `take` are passed a pointer
+/// to the cell: a reference would have to stay valid until the call returns.
 ///
 /// INV-4 (access to a cell): `parking` belongs to the waiter, with one exception. Once a granter has claimed the ticket
 /// and found that the waiter waits, `parking` belongs to the granter until it publishes the grant. In addition, the
 /// waiter may read the waker at any time, because only the waiter writes it. `grant` belongs to the granter until the
 /// cell is granted, and to the waiter from then on.
 ///
-/// Each cell has its own cache line. When neighbours in the queue shared a line, a hand-over took 5 % longer.
+/// Each cell has its own cache line. When neighbours in the queue shared a cache line, a hand-over took 5 % longer.
 #[repr(align(64))]
 pub(super) struct Cell<G> {
     state: AtomicU32,
-    /// See [`LockedWaitList`](super::LockedWaitList). Only the holder of the list's lock uses it.
+    /// If a gap begins or ends with this cell's ticket, the ticket at the other end of the gap. Only the holder of the
+    /// list's lock uses it.
     other_end: UnsafeCell<Ticket>,
     grant: UnsafeCell<Option<G>>,
     parking: Parking,
@@ -65,7 +66,7 @@ fn tag_of(ticket: Ticket) -> u32 {
 
 const _: () = assert!(TICKET_BITS + STATE_BITS <= u32::BITS, "a ticket's tag and a state fit into a word");
 
-/// Lets a model detect that the cell is gone: any access that is not ordered before this is a race.
+/// Lets a model detect accesses to a freed cell: any access that is not ordered before this drop is a race.
 #[cfg(loom)]
 impl<G> Drop for Cell<G> {
     fn drop(&mut self) {
@@ -90,8 +91,8 @@ impl<G> Cell<G> {
         self.state.store(NEVER_USED, Ordering::Relaxed);
     }
 
-    /// Returns whether no thread touches the cell any more, if its ticket was claimed or skipped. Called under the
-    /// list's lock.
+    /// Returns whether no thread will access the cell any more. The ticket must have been claimed or skipped. Called
+    /// under the list's lock.
     pub(super) fn is_over(&self, ticket: Ticket) -> bool {
         // ORD: Acquire; pairs with the Release in `take_out`: the waiter's accesses come before the cell is freed or
         // reused.
@@ -125,7 +126,7 @@ impl<G> Cell<G> {
         Some(grant)
     }
 
-    /// Takes the grant out of a granted cell. Then the ticket is over.
+    /// Takes the grant out of a granted cell. After that, the ticket is over.
     ///
     /// # Safety
     ///
@@ -140,7 +141,7 @@ impl<G> Cell<G> {
         grant
     }
 
-    /// Takes the grant, if it has come. Then the ticket is over.
+    /// Takes the grant, if there is one. After that, the ticket is over.
     ///
     /// # Safety
     ///
@@ -154,7 +155,7 @@ impl<G> Cell<G> {
         if state != tag_of(ticket) | GRANTED || !cell.parking.is_released(parked) {
             return None;
         }
-        // SAFETY: INV-4: granted.
+        // SAFETY: INV-4: the cell is granted.
         Some(unsafe { Self::take_out(cell, ticket) })
     }
 
@@ -201,7 +202,7 @@ impl<G> Cell<G> {
     pub(super) unsafe fn grant(this: NonNull<Self>, ticket: Ticket, grant: G) -> Option<Waker> {
         // SAFETY: the caller guarantees it.
         let cell = unsafe { this.as_ref() };
-        // SAFETY: INV-4: not granted, and the ticket is claimed.
+        // SAFETY: INV-4: the caller has claimed the ticket, and the cell is not granted yet.
         cell.grant.with_mut(|place| unsafe { *place = Some(grant) });
         // ORD: Acquire; pairs with the Release in `park`; makes the waker visible.
         let seen = cell.state.load(unless_mutant("cell_acquires_no_waiter", Ordering::Acquire));
@@ -230,7 +231,7 @@ impl<G> Cell<G> {
         }
     }
 
-    /// Calls `f` with the link. Called by the holder of the list's lock.
+    /// Calls `f` with the other end of the gap. Called by the holder of the list's lock.
     pub(super) fn with_other_end<R>(&self, f: impl FnOnce(&mut Ticket) -> R) -> R {
         // SAFETY: the caller holds the lock, and `f` never calls this again.
         self.other_end.with_mut(|end| f(unsafe { &mut *end }))

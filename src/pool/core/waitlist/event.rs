@@ -1,11 +1,11 @@
 //! Parking with an event-listener `Event` in each cell.
 //!
-//! The waiter listens before it says that it waits, and the granter notifies after it has left the grant in the cell.
-//! The waiter takes the grant only when its listener is notified: then the granter has released the event's lock, and
-//! no longer touches the cell.
+//! The waiter starts to listen before it marks the cell as waiting, and the granter notifies the event after it has
+//! left the grant in the cell. The waiter takes the grant only after its listener has been notified. By then, the
+//! granter has released the event's lock, and no longer accesses the cell.
 //!
-//! An event calls its listener's waker under the event's lock. So a waiter's waker must neither poll nor drop a
-//! check-out, because this would deadlock. The wakers of the common runtimes only schedule their tasks.
+//! An event calls its listener's waker under the event's lock. So a waiter's waker must not poll or drop a check-out,
+//! which would cause a deadlock. The wakers of the common runtimes only schedule their tasks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ pub(super) struct Parking {
     event: Event<()>,
 }
 
-/// The waiter's part, until its listener is notified.
+/// The waiter's side of the parking: its listener, until the listener is notified.
 pub(super) struct WaiterSide(Option<Listening>);
 
 struct Listening {
@@ -32,7 +32,7 @@ struct Listening {
     waker: Waker,
 }
 
-/// The waiter's part once it is no longer parked. Dropping it runs foreign code.
+/// A listener that its waiter has withdrawn. Dropping it runs foreign code.
 #[must_use = "dropped outside of the lock"]
 pub(super) struct Withdrawn(#[expect(dead_code, reason = "only dropped")] Option<Listening>);
 
@@ -79,7 +79,7 @@ impl Parking {
         if listening.task.wakes_as(waker) {
             return true;
         }
-        // Outside of the event's lock, because cloning is foreign code.
+        // Outside of the event's lock, because cloning a waker runs foreign code.
         let task = Contained::new(waker.clone());
         listening.waker = task.clone().into();
         listening.task = task;
@@ -116,7 +116,8 @@ impl Parking {
     #[inline]
     pub(super) unsafe fn release(&self, grant: impl FnOnce()) -> Option<Waker> {
         grant();
-        // The waiter waits for this. Once the event's lock is released, the cell, and even the list, may be gone.
+        // The waiter does not take its grant before this. Once the event's lock is released, the cell, and even the
+        // list, may be gone.
         self.event.notify(1.additional().relaxed().tag(()));
         made_progress();
         None

@@ -13,7 +13,7 @@ use super::{Claimed, Lane, LaneQueue, Lanes, Seat, TurnedAway};
 pub(in crate::pool::core) struct LockedWaitList<G> {
     lanes: Arc<Lanes<G>>,
     books: [Book<G>; 3],
-    /// Tickets that were taken out of a word and have not all been refused yet, earliest first.
+    /// The groups of waiters that were turned away and have not all been refused yet, earliest group first.
     away: Vec<Away>,
     era: u64,
     spares: Spares<G>,
@@ -47,11 +47,11 @@ struct Gap {
     last: Ticket,
 }
 
-/// The remains of a waiter that left, which are dropped outside of the lock.
+/// What remains of a waiter that has left. The caller drops it outside of the lock.
 pub(super) struct Departure<G> {
     pub(super) withdrawn: Withdrawn,
     pub(super) removed: [Parts<G>; 2],
-    /// Whether it was at the front.
+    /// Whether the waiter was at the front.
     pub(super) at_front: bool,
 }
 
@@ -104,7 +104,7 @@ impl<G> LockedWaitList<G> {
         Lane::OF_PERMITS.into_iter().find(|lane| !self.is_empty(*lane))
     }
 
-    /// Returns whether a claim in a lane needs the lock, if this many tickets of its word have left.
+    /// Returns whether a claim in a lane needs the lock when `gaps` tickets of the lane's word have left.
     fn is_by_lock(&self, lane: Lane, gaps: u32) -> bool {
         gaps > 0 || lane == Lane::Waiters && !(self.is_empty(Lane::Openers) && self.is_empty(Lane::Requeued))
     }
@@ -124,17 +124,17 @@ impl<G> LockedWaitList<G> {
         Ok(())
     }
 
-    /// Returns whether a lane has so many cells that newcomers need not look ahead.
+    /// Returns whether a lane has enough unused cells that newcomers need not look ahead.
     pub(super) fn has_plenty(&self, lane: Lane) -> bool {
         self.lanes.queue(lane).limit.load().since(self.word(lane).next) >= SIZE
     }
 
-    /// Keeps memory for the next segments. Returns the memory that it has no room for.
+    /// Keeps parts for the next segments. Returns the parts that it has no room for.
     pub(super) fn keep(&mut self, parts: Parts<G>) -> Parts<G> {
         self.spares.keep(parts)
     }
 
-    /// Returns whether a lane has the maximum number of waiters. Only `Waiters` is limited: the check-outs of
+    /// Returns whether a lane has the maximum number of waiters. Only `Waiters` is limited, because the check-outs in
     /// the other lanes were in `Waiters` before.
     pub(in crate::pool::core) fn is_full(&self, lane: Lane) -> bool {
         self.is_full_with(lane, self.word(lane))
@@ -194,7 +194,8 @@ impl<G> LockedWaitList<G> {
         self.away.len()
     }
 
-    /// Gives the list room for more groups of turned-away waiters. Returns the memory that it used before.
+    /// Replaces the memory for groups of turned-away waiters with `room` if `room` is larger. Returns the memory that
+    /// the list does not use.
     pub(super) fn make_room_to_turn_away(&mut self, mut room: Vec<Away>) -> Vec<Away> {
         if room.capacity() > self.away.capacity() {
             room.append(&mut self.away);
@@ -204,7 +205,7 @@ impl<G> LockedWaitList<G> {
     }
 
     /// Takes all waiters except openers out of the queue at once. They are then claimed one by one and refused. The
-    /// caller took the lock with [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
+    /// caller must have taken the lock with [`WaitList::lock_to_turn_away`](super::WaitList::lock_to_turn_away).
     pub(in crate::pool::core) fn turn_away(&mut self) -> Option<TurnedAway> {
         self.first_waiting_lane()?;
         for lane in Lane::OF_PERMITS {
@@ -228,8 +229,8 @@ impl<G> LockedWaitList<G> {
         Some(Claimed::of(self.lanes.queue(lane), range.first))
     }
 
-    /// Keeps granters without the lock from claiming a waiter, until [`tidy`](Self::tidy) is called. Returns where its
-    /// ticket is, or `None` if the ticket has already been claimed.
+    /// Prevents granters that do not hold the lock from claiming a waiter until [`tidy`](Self::tidy) is called. Returns
+    /// where the waiter's ticket is, or `None` if the ticket has already been claimed.
     fn withhold(&mut self, seat: &Seat<G>) -> Option<Unclaimed> {
         if self.lanes.queue(seat.lane).tickets.go_by_lock().holds(seat.ticket) {
             return Some(Unclaimed::Word);
@@ -240,7 +241,7 @@ impl<G> LockedWaitList<G> {
     }
 
     /// Replaces the waker of a waiter. Returns the old waker, or the new one if the waiter has been claimed. The caller
-    /// drops it outside of the lock.
+    /// drops the returned waker outside of the lock.
     pub(super) fn renew(&mut self, seat: &Seat<G>, parked: &mut WaiterSide, waker: Waker) -> Result<Withdrawn, Waker> {
         if self.withhold(seat).is_none() {
             return Err(waker);
@@ -271,8 +272,8 @@ impl<G> LockedWaitList<G> {
         Some(Departure { withdrawn, removed, at_front: gap.first == range.first })
     }
 
-    /// Removes the segments that lie inside a gap now that a ticket has been added to it. There are at most two,
-    /// because only the segments of the ticket and its neighbours can be affected.
+    /// Removes the segments that lie inside a gap after `ticket` was added to the gap. There are at most two, because
+    /// only the segments of the ticket and its neighbours can be affected.
     fn remove_inside(&mut self, lane: Lane, ticket: Ticket, gap: Gap) -> [Parts<G>; 2] {
         let is_inside = |start: Ticket| start_of(gap.first).is_before(start) && start.is_before(start_of(gap.last));
         let [before, after] = [ticket.before(), ticket.after()].map(start_of);
@@ -307,7 +308,8 @@ impl<G> LockedWaitList<G> {
     pub(super) fn sweep(&mut self, lane: Lane) -> Parts<G> {
         let first = self.word(lane).first;
         let away = self.away.iter().find(|away| away.lane == lane).map_or(first, |away| away.range.first);
-        // Reading the cells of waiting tickets would take their cache lines away from the granters.
+        // Segments that the queue has not passed are not checked, because reading the cells of waiting tickets would
+        // take their cache lines away from the granters.
         let has_passed = |start: Ticket| [first, away].iter().all(|first| !first.is_before(start.plus(SIZE)));
         match self.books[lane as usize].chain.next_passed(has_passed) {
             Some(segment) if Self::is_over(segment) => self.dismantle(lane, segment),
@@ -317,7 +319,7 @@ impl<G> LockedWaitList<G> {
 
     #[allow(unsafe_code)]
     fn is_over(segment: NonNull<Segment<G>>) -> bool {
-        // SAFETY: it is in a chain.
+        // SAFETY: the segment is in a chain, so it exists.
         unsafe { segment.as_ref() }.is_over()
     }
 
@@ -366,8 +368,9 @@ impl<G> LaneQueue<G> {
         self.directory.with_cell(ticket, |cell| cell.with_other_end(f))
     }
 
-    /// Adds a ticket that has left to the gaps beside it in its range. The cell of a gap's first ticket knows the last
-    /// ticket, and vice versa. So a gap grows, joins another gap and is skipped in constant time.
+    /// Makes a ticket that has left part of a gap, together with the gaps beside it in its range. The cell of a gap's
+    /// first ticket stores the gap's last ticket, and vice versa. So extending, joining and skipping gaps takes
+    /// constant time.
     fn widen_gap(&self, ticket: Ticket, range: TicketRange) -> Gap {
         let last = match ticket.after() != range.end && self.is_left(ticket.after()) {
             true => self.with_other_end(ticket.after(), |end| *end),
@@ -382,8 +385,8 @@ impl<G> LaneQueue<G> {
         Gap { first, last }
     }
 
-    /// Returns the first ticket in `ticket..end` that has not left, or `end` if there is none. The ticket before
-    /// `ticket` has not left.
+    /// Returns the first ticket in `ticket..end` that has not left, or `end` if there is none. If `ticket` has left, it
+    /// must be the first ticket of its gap.
     fn beyond(&self, ticket: Ticket, end: Ticket) -> Ticket {
         if ticket == end || !self.is_left(ticket) {
             return ticket;

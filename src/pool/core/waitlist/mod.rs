@@ -1,18 +1,19 @@
 //! The wait list: check-outs that wait for a connection, served in the order of their arrival.
 //!
 //! The list has three [lanes](Lane). A check-out that opens a connection was first in the queue when it received its
-//! permit. Until its own connection is open, it stays in front of all later check-outs, and takes a connection that
-//! comes back sooner. If a granted connection goes stale before its check-out takes it, the check-out queues up again,
-//! in front of all check-outs that were behind it.
+//! permit. Until its own connection is open, it stays in front of all later check-outs, and takes another connection if
+//! one is returned sooner. If a granted connection goes stale before its check-out takes it, the check-out queues up
+//! again, in front of all check-outs that were behind it.
 //!
-//! A word holds the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer takes its
-//! ticket with one compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter claims the first ticket
-//! with one compare-and-swap, and leaves the grant in its cell. Whichever of the two reaches the cell later completes
-//! the hand-over. So neither waits for the other, and while another waiter is in the queue, neither takes a lock. Cells
-//! are kept in segments of a fixed number of tickets, which come and go with the tickets ([`segments`]). Up to this
-//! point, the design follows CQS (Koval, Khalanskiy, Alistarh, PLDI 2023). Unlike in CQS, one word holds both ends of
-//! the queue, so that a granter never claims a ticket without a waiter. And a directory leads to the segments, so that
-//! their memory can be freed as soon as their tickets are over.
+//! The word of a lane holds the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer
+//! takes its ticket with one compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter claims the
+//! first ticket with one compare-and-swap, and leaves the grant in its cell. Whichever of the two reaches the cell
+//! later completes the hand-over. So neither waits for the other, and while another waiter is in the queue, neither
+//! takes a lock. The cells are in segments of a fixed number of tickets. A segment is installed before its tickets are
+//! needed, and removed after they are over ([`segments`]). Up to this point, the design follows CQS (Koval, Khalanskiy,
+//! Alistarh, PLDI 2023). It differs from CQS in two ways. One word holds both ends of the queue, so that a granter
+//! never claims a ticket without a waiter. A directory leads to the segments, so that their memory can be freed as soon
+//! as their tickets are over.
 //!
 //! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, which the
 //! `event-listener-queue` feature selects, it listens to an event-listener `Event` in its cell. Everything else is the
@@ -25,8 +26,8 @@
 //! when
 //!
 //! - the first waiter joins or the last waiter is claimed: the pool's flags change in the same section;
-//! - an unclaimed waiter leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word sends all
-//!   granters, but no newcomers, to the lock until no gap is left;
+//! - an unclaimed waiter leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word makes all
+//!   granters, but not newcomers, take the lock until no gap is left;
 //! - a waiter changes its waker: the mark keeps granters away in the meantime;
 //! - check-outs wait in one of the other lanes, which have their own words with the same mark;
 //! - all waiters are turned away;
@@ -37,36 +38,38 @@
 //! has a waiter, and a lane with an empty word has no waiter.
 //!
 //! The work of a section does not depend on how many check-outs wait or have left, and no section allocates or frees
-//! memory. A search for a waiter that was turned away takes one step for each clear that has not refused all its
-//! waiters yet.
+//! memory. A search for a waiter that was turned away takes one step for each clear whose waiters have not all been
+//! refused yet.
 //!
 //! # Which thread waits for which
 //!
-//! A newcomer looks ahead for the next segment while three quarters of the current segment are left. It tries the lock,
-//! but does not wait for it. If all newcomers find the lock taken, a newcomer without a cell waits for the next
-//! segment, before it has a ticket. So it may wait for a thread that is preempted in one of the short sections: it
-//! yields, and after about a millisecond sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker
-//! waits for the few steps between the claim and its grant. No other newcomer, granter or waiter waits for a thread.
+//! Newcomers begin to look ahead for the next segment when three quarters of the current segment are still left. A
+//! newcomer that looks ahead tries the lock, but does not wait for it. If all these newcomers find the lock taken, a
+//! later newcomer may find no cell for the next ticket. It then waits for the next segment before it takes a ticket. So
+//! it may have to wait for a thread that was preempted in one of the short sections. While it waits, it yields, and
+//! after about a millisecond it sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker waits for
+//! the few steps between the claim and its grant. No other newcomer, granter or waiter waits for another thread.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code.
 //!
 //! # Memory
 //!
-//! A cell takes 64 bytes. A poll builds a segment of 64 cells and, rarely, the branches that lead to it (2 KiB each,
-//! one for 16,384 tickets). A segment is freed once each of its tickets is over: its grant was taken, or it was
-//! skipped. A few segments are kept. A newcomer that looks ahead also checks one segment that the queue has passed, and
-//! removes it if it is over. While more waiters leave than arrive, two kinds of waiters do the same: a waiter with the
-//! first or the last ticket of a segment, when it takes its grant, and a waiter that leaves at the front. Maintenance
+//! A cell takes 64 bytes. Segments of 64 cells are allocated during polls. Rarely, a poll also allocates the branches
+//! that lead to a segment (2 KiB each, one for 16,384 tickets). A ticket is over once its grant has been taken or the
+//! ticket has been skipped. A segment is freed once all its tickets are over. A few segments are kept for reuse. A
+//! newcomer that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While
+//! more waiters leave than arrive, two kinds of waiters also check a segment: a waiter with the first or the last
+//! ticket of a segment, when it takes its grant, and a waiter that leaves from the front of the queue. Maintenance
 //! checks all segments. A segment whose waiters have all left is removed at once if the neighbouring waiters have left
-//! as well. So in the worst case, one waiter in 64 stays and keeps its segment alive, or two segments if it is at their
-//! border.
+//! as well. So in the worst case, one waiter in 64 stays and keeps its segment alive, or two segments if its ticket is
+//! at their border.
 //!
 //! # A waiter that leaves
 //!
-//! - Not claimed, or turned away and not claimed since: it is taken out under the lock, and no granter has claimed its
-//!   ticket. It does not wait for another thread.
-//! - Claimed: a granter has claimed the ticket, and is granting or has granted. The waiter receives the grant. The
-//!   caller then drops the grant, which passes it on.
+//! - Not claimed, or turned away and not claimed since: no granter has claimed the ticket. The waiter is taken out of
+//!   the queue under the lock, and does not wait for another thread.
+//! - Claimed: a granter has claimed the ticket, and has given the grant or is about to give it. The waiter receives the
+//!   grant. The caller then drops the grant, which passes it on to the next check-out.
 
 mod cell;
 mod locked;
@@ -106,7 +109,7 @@ pub(super) enum Lane {
     /// Check-outs whose granted connection went stale before they took it. They are served before the other waiters, so
     /// that they do not lose their turn.
     Requeued,
-    /// Check-outs that do not have a connection on the way. They take a connection or a permit to open one.
+    /// Check-outs for which no connection is being opened. They take a connection or a permit to open one.
     Waiters,
 }
 
@@ -147,7 +150,7 @@ impl<G> Waiter<G> {
         Some(grant)
     }
 
-    /// Returns whether the check-out would be woken through this waker.
+    /// Returns whether a grant would wake the check-out through this waker.
     #[inline]
     fn wakes(&mut self, waker: &Waker) -> bool {
         let Self { seat, parked } = self;
@@ -218,12 +221,12 @@ impl<G> Claimed<G> {
     pub(super) fn grant(self, grant: G) -> Waker {
         // SAFETY: INV-12: the ticket is claimed, and its waiter has not taken the grant.
         let waker = unsafe { Cell::grant(self.cell, self.ticket, grant) };
-        // Without a waker, the waiter has not reached its cell yet, and will find the grant when it does.
+        // If there is no waker, the waiter has not parked yet, and will find the grant when it does.
         waker.unwrap_or_else(|| Waker::noop().clone())
     }
 }
 
-/// The refusals that [`LockedWaitList::turn_away`] promised to all waiters up to this era.
+/// The promise of [`LockedWaitList::turn_away`] to refuse all waiters that were turned away up to this era.
 #[must_use = "waiters wait for a refusal"]
 pub(super) struct TurnedAway {
     era: u64,
@@ -270,17 +273,17 @@ impl<G> Lanes<G> {
 
 pub(super) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
-    /// The largest number of waiters in the lane `Waiters`. A newcomer beyond this number is turned down.
+    /// The largest number of waiters in the lane `Waiters`. A newcomer beyond this number is refused.
     most: u32,
-    /// Kept apart from `lanes`, which threads read without the lock.
+    /// On its own cache lines, because threads read `lanes` without the lock.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
 }
 
 impl<G> WaitList<G> {
-    /// The largest number of promises that [`claim_turned_away`](Self::claim_turned_away) takes at a time. The number
-    /// is small, so that the section under the lock is short and delays leaving waiters only briefly.
+    /// The largest number of waiters that [`claim_turned_away`](Self::claim_turned_away) claims at a time. The number
+    /// is small, so that the section under the lock is short and delays other waiters only briefly when they leave.
     pub(super) const BATCH: usize = 16;
-    /// The number of tickets after which a newcomer looks ahead.
+    /// A newcomer may look ahead if the number of its ticket is a multiple of this number.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
     /// The number of checks after which a newcomer that is waiting for a cell tries the lock.
     #[cfg(not(loom))]
@@ -303,7 +306,7 @@ impl<G> WaitList<G> {
         Lane::OF_PERMITS.into_iter().map(|lane| self.lanes.queue(lane).tickets.peek().span()).sum()
     }
 
-    /// Takes the lock, with room for one more waiter in `lane`.
+    /// Takes the lock, and makes sure that `lane` has room for one more waiter.
     #[inline]
     pub(super) fn lock_with_room(&self, lane: Lane) -> BriefGuard<'_, LockedWaitList<G>> {
         let locked = self.lock();
@@ -314,8 +317,8 @@ impl<G> WaitList<G> {
         self.extend(lane, |list| Some(list.lock()), LockedWaitList::has_room).expect("BUG: a lock was not waited for")
     }
 
-    /// Extends a lane before its last cell is taken, if the lock is free. First removes one segment that is over. Its
-    /// memory may then become the next segment.
+    /// Extends a lane before its last cell is taken, if the lock is free. First removes one segment that is over, so
+    /// that its memory can be reused for the next segment.
     #[cold]
     fn look_ahead(&self, lane: Lane) {
         let Some(mut locked) = self.locked.try_lock() else { return };
@@ -333,8 +336,8 @@ impl<G> WaitList<G> {
 
     /// Waits until the next ticket of a lane has a cell.
     ///
-    /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because others
-    /// had taken the next cells before the newcomers got the lock.
+    /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because other
+    /// newcomers had taken the new cells before these newcomers got the lock.
     #[cold]
     fn await_room(&self, lane: Lane) {
         let queue = self.lanes.queue(lane);
@@ -350,8 +353,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Extends a lane until it has enough cells, if `lock` takes the lock. Memory is allocated and freed outside of the
-    /// lock.
+    /// Extends a lane until it has enough cells, or returns `None` if `lock` does not get the lock. Memory is allocated
+    /// and freed outside of the lock.
     #[cold]
     fn extend<'l>(
         &'l self,
@@ -368,7 +371,7 @@ impl<G> WaitList<G> {
                 return Some(locked);
             }
             drop(locked);
-            // Other threads built the same parts in the meantime.
+            // If any parts are left over, other threads have built the same parts in the meantime.
             drop(rest);
             built = extended.err().map_or(Parts::NONE, Parts::build);
         }
@@ -389,14 +392,14 @@ impl<G> WaitList<G> {
         for lane in Lane::OF_RETURNED {
             let segments = self.lock().segments(lane);
             for _ in 0..segments {
-                // A short section for each segment. The removed memory is freed after the section.
+                // Each segment is removed in its own short section, and its memory is freed after the section.
                 let removed = self.lock().sweep(lane);
                 drop(removed);
             }
         }
     }
 
-    /// Takes the lock, with the memory that [`LockedWaitList::turn_away`] needs.
+    /// Takes the lock, and makes sure that [`LockedWaitList::turn_away`] has the memory that it needs.
     pub(super) fn lock_to_turn_away(&self) -> BriefGuard<'_, LockedWaitList<G>> {
         let mut locked = self.lock();
         while !locked.can_turn_away() {
@@ -428,7 +431,7 @@ impl<G> WaitList<G> {
     #[inline]
     pub(super) fn try_join(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<Poll<G>> {
         let queue = self.lanes.queue(Lane::Waiters);
-        // Cloned before there is a ticket, because cloning is foreign code.
+        // Cloned before there is a ticket, because cloning a waker runs foreign code.
         let waker = waker.clone();
         loop {
             let seen = queue.tickets.load_to_change();
@@ -444,7 +447,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Parks a waiter that has just taken a ticket. Called without the lock. Returns the grant if it has already come.
+    /// Parks a waiter that has just taken a ticket. Called without the lock. Returns the grant if the granter came
+    /// first.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn sit_down(&self, waiter: &mut Waiter<G>, seat: Seat<G>, waker: Waker) -> Poll<G> {
@@ -465,8 +469,8 @@ impl<G> WaitList<G> {
     /// Claims the first waiter without the lock, if another waits behind it, and if `is_current` returns `true` between
     /// the load of the word and its swap. Returns `None` if the caller has to take the lock.
     ///
-    /// A clear changes the pool word first and the list's word after it, if check-outs wait. So the claim notices one of
-    /// the two changes, as a push does (`Shard::push`).
+    /// A clear changes the pool word first and then, if check-outs are waiting, the list's word. So the claim notices
+    /// at least one of the two changes, as a push does (`Shard::push`).
     #[inline]
     pub(super) fn try_claim(&self, is_current: impl Fn() -> bool) -> Option<Claimed<G>> {
         let queue = self.lanes.queue(Lane::Waiters);
@@ -481,8 +485,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Takes up to [`BATCH`](Self::BATCH) promises to waiters that were turned away and have not left. If it takes
-    /// fewer, no more are left.
+    /// Claims up to [`BATCH`](Self::BATCH) waiters that were turned away and have not left. If it claims fewer, no such
+    /// waiter is left.
     ///
     /// `claimed` must be empty and have room for a batch.
     pub(super) fn claim_turned_away(&self, away: &TurnedAway, claimed: &mut Vec<Claimed<G>>) {
@@ -495,7 +499,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Takes the grant if it has come; otherwise replaces the waker if it changed. The waiter must be in the queue.
+    /// Takes the grant if there is one. Otherwise replaces the waker if it has changed. The waiter must be in the
+    /// queue.
     #[inline]
     pub(super) fn poll(&self, waiter: &mut Waiter<G>, context: &mut Context<'_>) -> Poll<G> {
         let seat = waiter.seat.as_ref().expect("BUG: a check-out waits without a seat");
@@ -512,10 +517,11 @@ impl<G> WaitList<G> {
         grant.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Replaces the waker. Returns the grant if it came first.
+    /// Replaces the waker. Returns the grant instead if the waiter has already been claimed.
     #[cold]
     fn renew(&self, waiter: &mut Waiter<G>, waker: &Waker) -> Option<G> {
-        // Cloned before the lock is taken. The old waker is dropped after the lock's release. Both run foreign code.
+        // The new waker is cloned before the lock is taken, and the old waker is dropped after the lock is released,
+        // because both run foreign code.
         let new = waker.clone();
         let Waiter { seat, parked } = waiter;
         let renewed = self.lock().renew(seat.as_ref()?, parked, new);
@@ -531,8 +537,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Leaves the queue, and calls `settle` while the lock is held. Returns the grant if one was promised. The waiter
-    /// must be in the queue.
+    /// Leaves the queue, and calls `settle` while the lock is held. If the waiter has already been claimed, returns its
+    /// grant instead. The waiter must be in the queue.
     pub(super) fn leave(&self, waiter: &mut Waiter<G>, settle: impl FnOnce(&LockedWaitList<G>)) -> Option<G> {
         if let Some(grant) = waiter.take() {
             return Some(grant);

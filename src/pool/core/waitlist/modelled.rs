@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::{Lane, WaitList, Waiter};
 
-/// A list of waiters that are granted numbers.
+/// A wait list whose grants are numbers.
 pub struct ModelledList {
     list: WaitList<u32>,
     wakes: Arc<Wakes>,
@@ -32,7 +32,7 @@ impl ModelledList {
         Self { list: WaitList::new(u32::MAX), wakes: Arc::new(Wakes(AtomicU32::new(0))) }
     }
 
-    /// Queues up, without the lock if others are waiting. Returns the grant if it has already come.
+    /// Joins the queue, without the lock if other waiters are in it. Returns the grant if the granter came first.
     pub fn wait(&self) -> (ModelledWaiter, Poll<u32>) {
         let (mut waiter, waker) = (Waiter::new(), self.waker());
         let polled = self.list.try_join(&mut waiter, &waker).unwrap_or_else(|| {
@@ -59,7 +59,7 @@ impl ModelledList {
         claimed.map(|claimed| claimed.grant(grant).wake()).is_some()
     }
 
-    /// Polls the waiter. Returns whether its grant has not come.
+    /// Polls the waiter. Returns whether it is still waiting for its grant.
     pub fn waits(&self, ModelledWaiter(waiter): &mut ModelledWaiter) -> bool {
         self.list.poll(waiter, &mut Context::from_waker(&self.waker())).is_pending()
     }

@@ -7,11 +7,11 @@ use crate::pool::sync::{UnsafeCell, discard};
 
 /// The part of the cell that wakes its waiter.
 pub(super) struct Parking {
-    /// The waker's bits, once the waiter has parked. The thread that moves the waker out leaves the bits.
+    /// The waker's bits, once the waiter has parked. The thread that moves the waker out does not clear the bits.
     waker: UnsafeCell<MaybeUninit<Waker>>,
 }
 
-/// The waiter's part, which is empty because the cell holds everything.
+/// The waiter's side of the parking. It is empty, because the cell holds everything.
 #[derive(Debug)]
 pub(super) struct WaiterSide;
 
@@ -21,7 +21,7 @@ impl WaiterSide {
     }
 }
 
-/// The waker that a waiter was parked with. Dropping it runs foreign code.
+/// The waker that a waiter has taken back from its cell. Dropping it runs foreign code.
 #[must_use = "dropped outside of the lock"]
 pub(super) struct Withdrawn(Option<Waker>);
 
@@ -48,10 +48,12 @@ impl Parking {
         self.waker.with_mut(|place| unsafe { (*place).write(waker) });
     }
 
-    /// Returns whether this waker would wake the waiter. The granter may have moved the parked waker out. As long as
-    /// the two wakers are equal, that is harmless: the granter wakes the parked waker after the grant. The parked waker
-    /// may even have been freed, and `waker` may belong to another task at the same address. But in that case the grant
-    /// was published before `waker` was created. The waiter has looked for the grant since then, and found it.
+    /// Returns whether the parked waker would wake the same task as `waker`.
+    ///
+    /// The granter may already have moved the parked waker out. If the two wakers are equal, this is harmless, because
+    /// the granter wakes the parked waker after the grant. The parked waker may even have been freed, and `waker` may
+    /// belong to another task at the same address. But in that case the grant was published before `waker` was created.
+    /// The waiter has looked for its grant since then, and would have found it.
     ///
     /// # Safety
     ///
@@ -79,7 +81,7 @@ impl Parking {
         Withdrawn(Some(unsafe { self.move_waker_out() }))
     }
 
-    /// Calls `grant`, for a waiter that is parked. Returns its waker.
+    /// Calls `grant` for a parked waiter, and returns the waiter's waker.
     ///
     /// # Safety
     ///

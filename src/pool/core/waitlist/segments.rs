@@ -1,14 +1,15 @@
 //! Segments, which hold the cells of the tickets.
 //!
-//! A ticket's number determines its cell: a [`Directory`] leads to the segment, and the number determines the index in
-//! the segment. A segment is installed before the first of its tickets is given out, and removed when all of them are
-//! over. Both happen under the list's lock; the memory is allocated and freed outside of it.
+//! A ticket's number determines its cell: its upper bits select the segment in a [`Directory`], and its lower bits
+//! select the cell in the segment. A segment is installed before the first of its tickets is given out, and removed
+//! when all of them are over. Both happen under the list's lock, but the memory is allocated and freed outside of the
+//! lock.
 //!
 //! INV-12 (segments stay): a ticket's segment enters the directory before the ticket is given out, and stays until the
-//! ticket is over: its waiter has taken the grant, or has left and the ticket was skipped. A segment is removed earlier
-//! only if all its tickets have left and lie inside a gap, where no thread looks. So a thread may look up only its own
-//! ticket, or a ticket that it has claimed. It does not need protection from the threads that free memory, because its
-//! ticket keeps the segment alive.
+//! ticket is over. A ticket is over once its waiter has taken the grant, or has left and the ticket was skipped. A
+//! segment is removed earlier only if all its tickets have left and lie inside a gap, where no thread looks. So a
+//! thread may look up only its own ticket, or a ticket that it has claimed. The thread needs no protection against
+//! other threads that free memory, because its ticket keeps the segment alive.
 
 use std::ptr::{self, NonNull};
 
@@ -20,11 +21,11 @@ use crate::pool::sync::{UnsafeCell, published, step};
 /// A segment has 64 tickets, and a branch leads to 256 segments or branches.
 #[cfg(not(any(loom, shuttle)))]
 const BITS: Bits = Bits { segment: 6, branch: 8, root: 8 };
-/// Small, so that the model checkers explore how segments and branches come and go.
+/// Small, so that the model checkers explore the installation and removal of segments and branches.
 #[cfg(any(loom, shuttle))]
 const BITS: Bits = Bits { segment: 1, branch: 1, root: 4 };
 
-/// How many bits of a ticket lead from one part to the next.
+/// How many bits of a ticket's number select a cell in a segment, a child in a branch, and a branch in the root.
 struct Bits {
     segment: u32,
     branch: u32,
@@ -44,7 +45,7 @@ pub(super) fn start_of(ticket: Ticket) -> Ticket {
     Ticket::of(ticket.number() & !(SIZE - 1))
 }
 
-/// The cells of successive tickets.
+/// The cells of consecutive tickets.
 pub(super) struct Segment<G> {
     cells: [Cell<G>; SIZE as usize],
     links: UnsafeCell<Links<G>>,
@@ -89,7 +90,7 @@ impl<G> Segment<G> {
         &self.cells[(ticket.number() & (SIZE - 1)) as usize]
     }
 
-    /// Returns whether all tickets are over. The queue has passed them all. The caller holds the list's lock.
+    /// Returns whether all tickets are over. The queue must have passed all of them. The caller holds the list's lock.
     pub(super) fn is_over(&self) -> bool {
         let start = self.start();
         self.cells.iter().all(|cell| {
@@ -146,7 +147,7 @@ pub(super) struct Parts<G> {
     upper: Option<Box<Upper<G>>>,
 }
 
-/// The parts that are missing before a segment can be installed.
+/// The parts that must be built before a segment can be installed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lack {
     segment: bool,
@@ -170,7 +171,8 @@ impl<G> Parts<G> {
     }
 }
 
-/// In a saturated pool, segments are installed and removed in turn. A few spare segments absorb the irregularities.
+/// In a saturated pool, segments are installed about as often as they are removed. A few spare segments absorb the
+/// irregularities.
 const SPARES: usize = 2;
 
 pub(super) struct Spares<G> {
@@ -215,11 +217,11 @@ pub(super) struct Chain<G> {
     len: u32,
 }
 
-// SAFETY: the thread that has the chain has the lock, and with it the links of the segments. Their cells are `Sync`.
+// SAFETY: only the holder of the lock uses the chain and the links of the segments. The segments' cells are `Sync`.
 #[allow(unsafe_code)]
 unsafe impl<G: Send> Send for Chain<G> {}
 
-/// Returns a pointer that is not null; tests and models check this.
+/// Returns `pointer`, which must not be null. Tests and models check this.
 #[inline]
 fn known<T>(pointer: *mut T) -> *mut T {
     #[cfg(any(debug_assertions, loom, shuttle))]
@@ -227,7 +229,7 @@ fn known<T>(pointer: *mut T) -> *mut T {
     pointer
 }
 
-/// The indices of a ticket in the root, in an upper branch and in a lower one.
+/// Returns the indices of a ticket in the root, in its upper branch and in its lower branch.
 #[inline]
 fn path(ticket: Ticket) -> [usize; 3] {
     let segment = (ticket.number() >> BITS.segment) as usize;
@@ -240,7 +242,7 @@ impl<G> Directory<G> {
         Self { root: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
     }
 
-    /// Returns the segment of a ticket. The segment exists (INV-12).
+    /// Returns the segment of a ticket. The segment must exist (INV-12).
     #[inline]
     pub(super) fn segment(&self, ticket: Ticket) -> NonNull<Segment<G>> {
         let [root, upper, lower] = path(ticket);
@@ -261,7 +263,7 @@ impl<G> Directory<G> {
         NonNull::from(unsafe { self.segment(ticket).as_ref() }.cell(ticket))
     }
 
-    /// Calls `f` with the cell of a ticket, under the same conditions.
+    /// Calls `f` with the cell of a ticket, under the same conditions as [`cell`](Self::cell).
     pub(super) fn with_cell<R>(&self, ticket: Ticket, f: impl FnOnce(&Cell<G>) -> R) -> R {
         step();
         // SAFETY: INV-12.
@@ -294,8 +296,8 @@ impl<G> Directory<G> {
                 twig = Box::into_raw(spares.lower.take().expect("BUG: no spare branch"));
                 (*branch).set(upper, twig);
             }
-            // If a grant is not taken before the numbers wrap around, the segment of its ticket is still here. The
-            // waiter does not need the directory to reach it.
+            // If a grant was not taken before the numbers wrapped around, the segment of its ticket is still in this
+            // place, and is replaced. Its waiter does not need the directory to reach the segment.
             (*twig).set(lower, new.as_ptr());
             let before = new.as_ref().with_links(|links| std::mem::replace(&mut links.start, start));
             if before == start {
@@ -308,7 +310,7 @@ impl<G> Directory<G> {
         Ok(())
     }
 
-    /// Takes a segment out of the chain and the directory. No thread looks up its tickets any more. Called by the
+    /// Takes a segment out of the chain and the directory. No thread may look up its tickets any more. Called by the
     /// holder of the list's lock.
     pub(super) fn remove(&self, segment: NonNull<Segment<G>>, chain: &mut Chain<G>) -> Parts<G> {
         chain.unlink(segment);
@@ -319,7 +321,7 @@ impl<G> Directory<G> {
             let [root, upper, lower] = path(segment.as_ref().start());
             let branch: *mut Upper<G> = published!(self.root[root]);
             let twig = branch.as_ref().map_or(ptr::null_mut(), |branch| branch.child(upper));
-            // Another segment may have taken its place since.
+            // A later segment may have replaced this segment in the directory.
             let is_there = twig.as_ref().is_some_and(|twig| twig.child(lower) == segment.as_ptr());
             if is_there && (*twig).set(lower, ptr::null_mut()) == 0 {
                 parts.lower = Some(Box::from_raw(twig));

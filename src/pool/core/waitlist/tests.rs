@@ -135,7 +135,7 @@ fn turnings_away_that_overlap_are_each_refused() {
         all_wait(&list, pair);
         away.push(list.lock_to_turn_away().turn_away().expect("two wait"));
     }
-    // A later group includes the waiters of earlier groups.
+    // Refusing a group also refuses the waiters of all earlier groups.
     assert_eq!(refuse_all(&list, &away[3], 1), 8);
     leave(&list, &mut waiters[11]);
     assert_eq!(away.iter().map(|away| refuse_all(&list, away, 2)).sum::<usize>(), 11);
@@ -194,8 +194,8 @@ fn look_if_queued(list: &WaitList<u32>, waiter: &mut Waiter<u32>) -> Option<u32>
     waiter.is_queued().then(|| look(list, waiter)).flatten()
 }
 
-/// A step is one access to a cell of another ticket, or to the links of a segment. A section removes at most two
-/// segments. A batch takes a few steps for each of its claims.
+/// The largest number of steps in a section. A step is one access to the cell of another ticket or to the links of a
+/// segment. A section removes at most two segments. A batch takes a few steps for each of its claims.
 const MOST_STEPS: u32 = 4 * SIZE;
 const MOST_STEPS_OF_A_BATCH: u32 = MOST_STEPS * (WaitList::<u32>::BATCH as u32 + 1);
 
@@ -262,7 +262,7 @@ fn segments_are_given_back_on_the_way() {
     }
 }
 
-/// Segments with untaken grants stay. All others are removed, by maintenance or by later waits.
+/// Segments with untaken grants stay. All other segments are removed, by maintenance or by later waits.
 #[test]
 fn grants_that_are_not_taken_keep_their_own_segments_only() {
     const KEPT: usize = 3;
@@ -303,7 +303,7 @@ fn segments_come_and_go_behind_a_waiter_that_stays() {
     assert_eq!(waiters[100].take(), Some(7));
 }
 
-/// By the time that the waiters are served, each remaining waiter has its own segment.
+/// By the time the waiters are served, each remaining waiter has its own segment.
 #[test]
 fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
     let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(5 + 4 * SIZE as usize));
@@ -322,8 +322,8 @@ fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
     assert_eq!(list.lock().len(Lane::Waiters), 0);
 }
 
-/// Behind another waiter, a wait does not take a lock, and clones the waker once. Polling again with the same waker, as
-/// a check-out with a time limit does at once, adds no lock and no clone.
+/// A waiter that queues up behind another waiter takes no lock, and clones its waker once. A check-out with a time
+/// limit polls again at once with the same waker, which takes no lock and makes no clone either.
 #[test]
 fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     struct Task;
@@ -334,7 +334,8 @@ fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     let waker = Waker::from(task.clone());
     let (list, mut waiters) = (WaitList::new(u32::MAX), waiters(3));
     let [first, second, third] = &mut waiters[..] else { unreachable!() };
-    // Not with the first ticket of a segment, whose waiter also removes earlier segments.
+    // `first` must not get the first ticket of a segment, because the waiter with that ticket also removes earlier
+    // segments.
     wait(&list, Lane::Waiters, first);
     leave(&list, first);
     wait(&list, Lane::Waiters, first);
@@ -376,12 +377,12 @@ fn waker_is_dropped_once_however_its_waiter_ends() {
     }
     leave(&list, &mut waiters[0]);
     assert!(grant(&list, 7));
-    // A listener keeps its waker until its waiter looks.
+    // A listener keeps its waker until the waiter polls.
     let kept = usize::from(cfg!(feature = "event-listener-queue"));
     assert_eq!(Arc::strong_count(&task), 2 + kept, "one waiter has left, one was granted, one waits");
     assert_eq!(list.leave(&mut waiters[1], |_| {}), Some(7));
     leave(&list, &mut waiters[2]);
-    // The grant comes first.
+    // The grant comes before the waiter parks.
     let seat = list.lock_with_room(Lane::Waiters).enqueue(Lane::Waiters).expect("room");
     assert!(grant(&list, 8));
     assert_eq!(list.sit_down(&mut waiters[3], seat, Waker::from(task.clone())), Poll::Ready(8));

@@ -4,7 +4,7 @@ use super::segments;
 use crate::pool::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::pool::sync::{fetch_to_write, made_progress, published, unless_mutant};
 
-/// The number of bits in a ticket. The directory has room for that many tickets.
+/// The number of bits in a ticket. The directory has room for all tickets with that many bits.
 const TICKET_BITS: u32 = segments::TICKET_BITS;
 const TICKET_MASK: u32 = Ticket::COUNT - 1;
 const NEXT_SHIFT: u32 = TICKET_BITS;
@@ -15,8 +15,8 @@ const BY_LOCK_SHIFT: u32 = u64::BITS - 1;
 pub(super) struct Ticket(u32);
 
 impl Ticket {
-    /// The largest number of tickets that may wait or be in gaps at the same time. Beyond half of all ticket numbers,
-    /// an old ticket would look like a new one.
+    /// The largest number of tickets that may wait or be in gaps at the same time. If more than half of all ticket
+    /// numbers were in use, an old ticket would look like a new one.
     const MOST: u32 = Self::COUNT / 2;
     /// The very first ticket, at the beginning of a segment.
     #[cfg(not(any(test, loom, shuttle)))]
@@ -40,7 +40,7 @@ impl Ticket {
         Self(self.0.wrapping_add(tickets) & TICKET_MASK)
     }
 
-    /// Returns whether this ticket was given out before the other one. Fewer than [`MOST`](Self::MOST) tickets lie
+    /// Returns whether this ticket was given out before the other one. Fewer than [`MOST`](Self::MOST) tickets must lie
     /// between them.
     pub(super) fn is_before(self, other: Self) -> bool {
         self != other && other.since(self) < Self::MOST
@@ -63,14 +63,14 @@ impl Ticket {
     }
 }
 
-/// A reading of the word.
+/// The contents of a lane's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) first: Ticket,
     /// The ticket of the next newcomer. If it equals `first`, no ticket waits.
     pub(super) next: Ticket,
-    /// Whether only the holder of the list's lock may claim: a waiter has left from the middle, or another lane comes
-    /// first.
+    /// Whether only the holder of the list's lock may claim, for example because a waiter has left from the middle or
+    /// because another lane is served first.
     pub(super) by_lock: bool,
 }
 
@@ -135,15 +135,17 @@ impl Tickets {
         Word::unpack(self.0.load(unless_mutant("tickets_acquire_nothing", Ordering::Acquire)))
     }
 
-    /// Loads the word, to change it. Fetches its cache line once for both the load and the swap, because threads that
-    /// fetched it twice would take it from each other between the two accesses.
+    /// Loads the word before a change. Fetches its cache line for writing, so that one fetch is enough for the load and
+    /// the swap. If each thread fetched the line twice, the threads would take it from each other between the load and
+    /// the swap.
     #[inline]
     pub(super) fn load_to_change(&self) -> Word {
         fetch_to_write(&self.0);
         self.load()
     }
 
-    /// Loads the word without ordering: as a hint or, if only the lock's holder changes the word, for that holder.
+    /// Loads the word without ordering. The result is only a hint, unless the caller holds the lock and no other thread
+    /// changes the word.
     pub(super) fn peek(&self) -> Word {
         Word::unpack(published!(self.0))
     }
@@ -182,7 +184,7 @@ impl Tickets {
     }
 }
 
-/// The ticket after the last ticket that has a cell, and the number of segments.
+/// The limit of a lane: the first ticket that does not have a cell yet, and the number of segments.
 #[derive(Debug)]
 pub(super) struct Limit {
     next: AtomicU32,
@@ -196,8 +198,8 @@ impl Limit {
 
     #[inline]
     pub(super) fn load(&self) -> Ticket {
-        // ORD: Acquire; pairs with the Release in `raise`: a newcomer with a ticket below the limit finds its cell, and a
-        // cell that is used again is empty.
+        // ORD: Acquire; pairs with the Release in `raise`: a newcomer with a ticket below the limit finds its cell, and
+        // a reused cell is empty.
         Ticket::of(self.next.load(unless_mutant("limit_acquires_nothing", Ordering::Acquire)))
     }
 
@@ -214,7 +216,7 @@ impl Limit {
         published!(self.segments)
     }
 
-    /// Called by the holder of the list's lock.
+    /// Sets the number of segments. Called by the holder of the list's lock.
     pub(super) fn set_segments(&self, segments: u32) {
         // Relaxed: as above.
         self.segments.store(segments, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Tests of a fork while another thread holds the pool's locks. Only this crate can arrange such a fork. The other
-//! tests of forks are in `system-tests/tests/fork/main.rs`.
+//! Tests of a fork that happens while another thread holds the pool's locks, which only this crate can arrange. The
+//! other fork tests are in `system-tests/tests/fork/main.rs`.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 }
 
 /// Runs a function in a forked child. Returns the child's exit code, which is 0 if the function succeeds. If the child
-/// hung and a signal ended it, returns the signal's negated number.
+/// hung and was ended by a signal, returns the negated number of the signal.
 ///
 /// The function must not start a thread. Starting a thread takes a global lock of `std`, which another test's thread
 /// may hold at the time of the fork.
@@ -31,7 +31,7 @@ pub(crate) fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
         // SAFETY: the signal has no handler, so it ends the process.
         unsafe { libc::alarm(20) };
         let code = catch_unwind(AssertUnwindSafe(run)).map_or(99, |outcome| outcome.err().unwrap_or(0));
-        // SAFETY: always allowed.
+        // SAFETY: `_exit` has no preconditions.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;

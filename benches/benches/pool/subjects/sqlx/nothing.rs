@@ -1,7 +1,7 @@
 //! A database for sqlx that does nothing. Its connections are dummies.
 //!
-//! It does not have rows, columns, values or statements: [`Never`] stands for all of them. The module above says how a dummy
-//! is opened and whether it is alive.
+//! It has no rows, columns, values or statements: [`Never`] stands for all of them. The parent module defines how a
+//! dummy is opened and whether it is alive.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -51,7 +51,7 @@ impl Database for Nothing {
     const URL_SCHEMES: &'static [&'static str] = &["nothing"];
 }
 
-/// The dummy as an sqlx connection.
+/// A dummy, wrapped as an sqlx connection.
 pub struct Idler(pub Dummy);
 
 impl Connection for Idler {

@@ -1,4 +1,4 @@
-//! Any sequence of operations, failures and cancellations: the server understands every command.
+//! Checks that the server understands every command, for any sequence of operations, failures and cancellations.
 
 use bson::rawdoc;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ enum Step {
     Start,
     /// An operation and its outcome: `None` if it is cancelled after it was sent.
     Operation(Option<Outcome>),
-    /// A commit, with one attempt for each outcome.
+    /// A commit with a single attempt, and the outcome of that attempt.
     Commit(Option<Outcome>),
     Abort,
 }
@@ -42,18 +42,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A server's knowledge of the session's transactions. A server refuses to continue a transaction that it did not
+/// What the server knows about the session's transactions. The server refuses to continue a transaction that it did not
 /// begin.
 #[derive(Debug, Default)]
 struct Server {
     number: i64,
-    /// Whether the transaction with this number was begun: yes, no, or perhaps.
+    /// Whether the transaction with this number was begun. `None` if this is unknown.
     begun: Option<bool>,
 }
 
 proptest! {
-    /// In every case, each transaction is begun once, with a number larger than all earlier numbers. Its end is sent if
-    /// and only if the server may know the transaction.
+    /// In every case, each transaction is begun once, with a number larger than all earlier numbers. A commit or an
+    /// abort is sent if and only if the server may know about the transaction.
     #[test]
     fn server_understands_every_command_of_a_session(steps in prop::collection::vec(step(), 0..40)) {
         let mut session = session();

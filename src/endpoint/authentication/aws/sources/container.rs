@@ -35,7 +35,7 @@ struct Agent {
     service: &'static str,
     base: String,
     path: String,
-    /// Whether the agent is reached without TLS, at an address from the environment.
+    /// Whether the agent must have a local address, because its URL comes from the environment and uses plain HTTP.
     must_be_local: bool,
 }
 
@@ -103,7 +103,8 @@ fn is_local(address: IpAddr) -> bool {
     address.is_loopback() || AGENTS.contains(&address)
 }
 
-/// Returns the value of the `Authorization` header. A file is read each time, because its owner renews it.
+/// Returns the value of the `Authorization` header. A token file is read each time, because its token is renewed from
+/// time to time.
 async fn token(cloud: &CloudEnvironment) -> Result<Option<Secret>, Unavailable> {
     let (name, token) = match cloud.variable(TOKEN_FILE) {
         Some(file) => (TOKEN_FILE, read_token(TOKEN_FILE, file).await?),
@@ -132,7 +133,7 @@ mod tests {
             "http://169.254.170.2/x",
             "http://169.254.170.23/x",
             "http://[fd00:ec2::23]/x",
-            // Its addresses are checked later.
+            // The addresses of a name are checked later.
             "http://localhost/x",
             "https://credentials.example.com/x",
             "https://10.0.0.1/x",

@@ -1,14 +1,14 @@
 //! Chooses the endpoint of Amazon's Security Token Service.
 //!
-//! The specification names the global endpoint. The SDKs use the region's endpoint, which is nearer, keeps working when
-//! another region fails, and is the only one that private networks and other partitions (such as China) can reach.
+//! The specification names the global endpoint. The SDKs use the region's endpoint, which is nearer and keeps working
+//! when another region fails. Private networks and other partitions (such as China) can reach no other endpoint.
 
 use super::{Unavailable, text};
 use crate::endpoint::options::CloudEnvironment;
 
 const GLOBAL: &str = "https://sts.amazonaws.com";
 
-/// The longest name of a region, which is also the longest DNS label.
+/// The maximum length of a region's name, which is the maximum length of a DNS label.
 const MAX_REGION: usize = 63;
 
 /// The regions for which `AWS_STS_REGIONAL_ENDPOINTS=legacy` selects the global endpoint.
@@ -31,7 +31,7 @@ const LEGACY_REGIONS: [&str; 16] = [
     "us-west-2",
 ];
 
-/// The partitions outside `amazonaws.com`: the prefix of their regions, and their domain.
+/// The partitions outside `amazonaws.com`. For each partition, the prefix of its regions and its domain.
 const PARTITIONS: [(&str, &str); 6] = [
     ("cn-", "amazonaws.com.cn"),
     ("eusc-", "amazonaws.eu"),
@@ -41,7 +41,7 @@ const PARTITIONS: [(&str, &str); 6] = [
     ("us-isof-", "csp.hci.ic.gov"),
 ];
 
-/// Returns the service's URL: from the application, or for the region in the environment.
+/// Returns the service's URL: the URL that the application has set, or the URL for the region in the environment.
 pub(super) fn url(cloud: &CloudEnvironment) -> Result<String, Unavailable> {
     if let Some(url) = &cloud.aws_sts {
         return Ok(url.clone());

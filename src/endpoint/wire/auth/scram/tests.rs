@@ -11,8 +11,8 @@ struct Example {
     server_final: &'static str,
 }
 
-/// For SHA-1, MongoDB's example, in which the password is digested; for SHA-256, the example of RFC 7677. User name and
-/// password are `user` and `pencil`.
+/// The SHA-1 example is MongoDB's, in which the password is digested. The SHA-256 example is from RFC 7677. In both,
+/// the user name is `user`, and the password is `pencil`.
 const EXAMPLES: [Example; 2] = [
     Example {
         hash: Hash::Sha1,
