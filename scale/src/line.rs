@@ -40,7 +40,7 @@ impl Cores {
 pub enum State {
     /// The only copy, and newer than memory.
     Modified,
-    /// The only copy, and the same as memory.
+    /// The only copy, and it matches memory.
     Exclusive,
     /// Other cores may have copies as well.
     Shared,

@@ -104,7 +104,7 @@ fn main() -> ExitCode {
 }
 
 /// Simulates a case, and repeats it for longer if few operations completed. With a design that serves one core at a
-/// time, it takes a long time before all cores have begun.
+/// time, it takes a long time for all cores to begin.
 fn long_enough(case: Case, simulate: Simulate, plan: &Plan, length: f64) -> Option<(Plan, Outcome)> {
     const LONGEST: u32 = 4;
     let mut plan = case.timed(plan, length);

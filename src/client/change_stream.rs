@@ -152,7 +152,7 @@ impl<T> ChangeStream<T> {
         self.next_if_any_within(limit).await
     }
 
-    /// Like [`next_if_any`](Self::next_if_any), with a limit that is already running.
+    /// Like [`next_if_any`](Self::next_if_any), with a limit that has already started.
     pub(crate) async fn next_if_any_within(&mut self, limit: Limit) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,

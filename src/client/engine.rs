@@ -134,7 +134,7 @@ pub(super) struct Common<'a> {
     pub(super) client: &'a Client,
     /// The observation of the operation.
     pub(super) observation: &'a Observation,
-    /// The time limit, which is already running.
+    /// The time limit, which has already started.
     pub(super) limit: Limit,
     /// The call site, which is recorded for each connection in use.
     pub(super) site: &'static Location<'static>,

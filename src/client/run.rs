@@ -360,7 +360,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Returns the time limit, which is already running.
+    /// Returns the time limit, which has already started.
     #[inline]
     fn limit(&self) -> Limit {
         self.operation.command.own_limit()

@@ -1,7 +1,7 @@
 //! Spans of operations, commands and transactions (OpenTelemetry specification).
 //!
-//! The client creates and ends each [`Span`] without knowing its destinations. There are two destinations: a subscriber
-//! of [`tracing`](mod@tracing), and, with the `opentelemetry` feature, a tracer of OpenTelemetry's API. A bridge from
+//! The client creates and ends each [`Span`] without knowing its destinations. There are two destinations: a
+//! [`tracing`](mod@tracing) subscriber and, with the `opentelemetry` feature, an OpenTelemetry tracer. A bridge from
 //! the subscriber to OpenTelemetry cannot replace the tracer, for two reasons. The specification's options that switch
 //! the spans on have no effect on a subscriber's filter, and an application that does not use `tracing` has no bridge.
 //!

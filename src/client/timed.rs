@@ -20,10 +20,10 @@ pub(crate) trait Limited: IntoFuture + Sized {
     /// [`SessionError::TimeoutInTransaction`] if both the operation and its session have a limit.
     fn limit(&self) -> Result<Limit, SessionError>;
 
-    /// Sets [`limit`](Self::limit) to a limit that is already running.
+    /// Sets [`limit`](Self::limit) to a limit that has already started.
     fn set_limit(&mut self, limit: Limit);
 
-    /// Converts the operation into its future, with a limit that is already running.
+    /// Converts the operation into its future, with a limit that has already started.
     fn begin(mut self, limit: Limit) -> Self::IntoFuture {
         self.set_limit(limit);
         self.into_future()

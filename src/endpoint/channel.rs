@@ -34,7 +34,7 @@ pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 10
 /// The maximum capacity, in bytes, that each of the three buffers keeps between two commands.
 ///
 /// A pool has many connections, most of them idle, so a single large message must not occupy memory for good. A larger
-/// buffer is freed when the command ends or, if the reply was lent out of it, at check-in.
+/// buffer is freed when the command ends or, if the reply borrows from it, at check-in.
 pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
 
 /// A compressed reply of at least this many bytes, before or after decompression, is decompressed on a blocking thread.

@@ -105,12 +105,12 @@ impl Limit {
         }
     }
 
-    /// Returns the whole limit, starting now, even if it was already running.
+    /// Returns the whole limit, starting now, even if it had already started.
     pub fn refreshed(self) -> Self {
         self.unstarted().start()
     }
 
-    /// Returns this limit or, if it is unset, a limit of this length.
+    /// Returns this limit or, if it is unset, the given limit.
     #[inline]
     pub fn or(self, timeout: Option<Duration>) -> Self {
         match (self, timeout) {
@@ -258,13 +258,13 @@ impl<'a> Command<'a> {
         self.limit.or(options.timeout)
     }
 
-    /// Returns the same command with a limit that is already running.
+    /// Returns the same command with a limit that has already started.
     pub(crate) fn within(mut self, limit: Limit) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Sets a limit that is already running.
+    /// Sets a limit that has already started.
     pub(crate) fn set_limit(&mut self, limit: Limit) {
         self.limit = limit;
     }

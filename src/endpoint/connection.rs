@@ -288,7 +288,7 @@ impl EndpointConnection {
         }
     }
 
-    /// Sends the command and reads its reply into the channel. The limit is already running.
+    /// Sends the command and reads its reply into the channel. The limit has already started.
     pub(super) async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
         if self.is_timed(limit) {
             // Boxed, so that a command without a limit carries no timer.

@@ -102,7 +102,7 @@ impl Pool<Endpoint> {
         }
     }
 
-    /// Checks out a connection for an operation whose time limit is already running. `selection_end` is the time at
+    /// Checks out a connection for an operation whose time limit has already started. `selection_end` is the time at
     /// which the operation's `serverSelectionTimeoutMS` expires, if that limits the check-out as well.
     #[inline]
     pub(crate) async fn check_out_for(
@@ -246,8 +246,8 @@ impl Connection<Endpoint> {
         }
     }
 
-    /// Sends the command and reads its reply into the channel, unless the connection is interrupted. The time limit is
-    /// already running.
+    /// Sends the command and reads its reply into the channel, unless the connection is interrupted. The time limit has
+    /// already started.
     #[inline]
     async fn complete_unless_interrupted(
         &mut self,

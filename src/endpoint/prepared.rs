@@ -21,7 +21,7 @@ impl Prepared {
         command.within(self.limit).appended(&self.appended).without_max_time()
     }
 
-    /// Returns the command with its limit, which is already running.
+    /// Returns the command with its limit, which has already started.
     pub(crate) fn started<'a>(&self, command: Command<'a>) -> Command<'a> {
         command.within(self.limit)
     }

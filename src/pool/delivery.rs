@@ -99,7 +99,7 @@
 //! | caller | deliverer |
 //! | --- | --- |
 //! | 1. queues its event | a. takes the next event, or finds the queue empty and frees the role |
-//! | 2. finds the role held and leaves or waits; or takes it | b. delivers, outside the lock |
+//! | 2. takes the role or, if it is already held, leaves or waits | b. delivers, outside the lock |
 //!
 //! - 1, a, 2: the deliverer sees the caller's event. If step a took an earlier event, the deliverer reaches this event
 //!   later. If step a took this event, step 2 finds the role held while the event is being delivered, or an empty queue

@@ -280,7 +280,7 @@ fn hello() -> RawDocumentBuf {
     }
 }
 
-/// Returns the bytes of a reply. The number of the request that it answers is 0 until it is sent.
+/// Returns the bytes of a reply. Its `responseTo` is 0 until it is sent.
 fn message(body: &RawDocument) -> Vec<u8> {
     let body = body.as_bytes();
     let length = i32::try_from(BEFORE_BODY + body.len()).expect("BUG: the document is too long");

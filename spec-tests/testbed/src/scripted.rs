@@ -74,7 +74,7 @@ impl ScriptedServer {
         self.address.to_string()
     }
 
-    /// Returns all commands so far, of all connections, in order of arrival.
+    /// Returns all commands received so far, on all connections, in order of arrival.
     #[must_use]
     pub fn commands(&self) -> Vec<Document> {
         self.commands.borrow().clone()

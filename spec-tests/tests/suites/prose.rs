@@ -11,8 +11,8 @@
 //! `but:` introduces the parts that the tests leave out.
 //!
 //! The suites' package does not contain the prose. `WHARF_SPECIFICATIONS` names the folder `source` of the
-//! specifications' repository. If the variable is set, the titles are compared with the list. The list must also
-//! contain each text that belongs to the specifications' tests, or that has a test plan or prose tests.
+//! specifications' repository. If the variable is set, the titles are compared with the list. The list must also name
+//! every document that belongs to the specifications' tests, or that has a test plan or prose tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

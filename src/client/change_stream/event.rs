@@ -1,4 +1,4 @@
-//! The events of a change stream as types.
+//! Types for the events of a change stream.
 
 use bson::{DateTime, Document, RawDocumentBuf, Timestamp};
 

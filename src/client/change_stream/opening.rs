@@ -86,7 +86,7 @@ pub struct Watch<'c, T = RawDocumentBuf, C = Client> {
     pub(in crate::client) read_concern: Option<&'c str>,
     session: Option<Arc<Explicit>>,
     pub(in crate::client) timeout: Limit,
-    /// The time limit for opening the stream, if it is already running.
+    /// The time limit for opening the stream, if it has already started.
     started: Option<Limit>,
     batch_size: Option<i32>,
     max_await_time: Option<Duration>,

@@ -123,7 +123,7 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
         self.request.ready(false)
     }
 
-    /// Sends the query, with a limit that is already running. Returns the document as the server sent it.
+    /// Sends the query, with a limit that has already started. Returns the document as the server sent it.
     #[cfg(feature = "gridfs")]
     pub(in crate::client) fn document(
         mut self,

@@ -39,7 +39,7 @@ pub(crate) trait Call: Sized {
     /// [`SessionError::TimeoutInTransaction`].
     fn limit(&self) -> Result<Limit, SessionError>;
 
-    /// Sends the command, with a limit that is already running.
+    /// Sends the command, with a limit that has already started.
     fn begin(self, limit: Limit) -> impl Future<Output = Result<Self::Output, ClientError>> + Send;
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Request<'c, C = Client> {
     pub timeout: Limit,
     /// The time limit of the collection or database.
     pub inherited_timeout: Limit,
-    /// The time limit of the call, if it is already running.
+    /// The time limit of the call, if it has already started.
     pub started: Option<Limit>,
     pub site: &'static Location<'static>,
 }
@@ -85,7 +85,7 @@ impl<'c, C> Request<'c, C> {
 }
 
 impl<'c, C: AnyClient> Request<'c, C> {
-    /// Returns the time limit that is already running, or else the limit of the call, without starting it.
+    /// Returns the time limit that has already started, or else the limit of the call, without starting it.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         self.session.as_ref().map(|session| &**session.explicit())
     }
 
-    /// Sets [`limit`](Self::limit) to a limit that is already running.
+    /// Sets [`limit`](Self::limit) to a limit that has already started.
     pub fn start(&mut self, limit: Limit) {
         self.started = Some(limit);
     }

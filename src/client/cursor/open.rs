@@ -83,7 +83,7 @@ pub struct OpenCursor<'c> {
     timeout_mode: Option<TimeoutMode>,
     /// The `comment` field of each `getMore`, as a document, in place of the command's comment.
     comment: Option<RawDocumentBuf>,
-    /// The time limit of the query, if it is already running.
+    /// The time limit of the query, if it has already started.
     started: Option<Limit>,
     site: &'static Location<'static>,
 }
@@ -122,7 +122,7 @@ impl OpenCursor<'_> {
         self
     }
 
-    /// Sets the limit of the query, if it is already running. Later batches use the limit of the operation.
+    /// Sets the limit of the query, if it has already started. Later batches use the limit of the operation.
     pub(in crate::client) fn started(mut self, limit: Option<Limit>) -> Self {
         self.started = limit;
         self

@@ -49,7 +49,7 @@ pub(crate) struct Deployment {
     pub(super) budget: Option<Budget>,
     pub(super) publisher: Publisher,
     pub(super) snapshot: ArcSwap<Snapshot>,
-    /// The number of the monitors' current start, or 0 if they are not running. Each operation reads this value.
+    /// The sequence number of the monitors' current run, or 0 if they are not running. Each operation reads this value.
     running: AtomicU64,
     /// Whether the deployment is closed. A forked child reads this copy, because it must not take the lock.
     was_closed: AtomicBool,

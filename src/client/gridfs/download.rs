@@ -145,7 +145,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
         &self.file
     }
 
-    /// Returns the time limit, which is already running.
+    /// Returns the time limit, which has already started.
     pub(crate) fn limit(&self) -> Limit {
         self.limit
     }

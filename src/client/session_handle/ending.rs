@@ -45,7 +45,7 @@ impl End {
     }
 }
 
-/// Sends a commit or an abort, and retries it. `limit` is already running.
+/// Sends a commit or an abort, and retries it. `limit` has already started.
 pub(super) async fn end_transaction(
     explicit: &Arc<Explicit>,
     end: End,

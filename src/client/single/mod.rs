@@ -225,7 +225,7 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client from a connection string. Does not resolve any name or connect.
+    /// Creates a client from a connection string. Neither resolves names nor connects.
     ///
     /// `heartbeatFrequencyMS` is 60 s by default. An SRV name (`mongodb+srv://`) is looked up on first use.
     ///
@@ -457,8 +457,8 @@ impl Client {
         self.drive_within(Limit::Unset, |_| future)
     }
 
-    /// Like [`drive`](Self::drive), within a limit. The limit includes the wait for other calls, and is already running
-    /// when `begin` receives it.
+    /// Like [`drive`](Self::drive), within a limit. The limit includes the wait for other calls, and has already
+    /// started when `begin` receives it.
     ///
     /// # Errors
     ///

@@ -93,9 +93,9 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// If the server staples no response, or staples a response that says "unknown", wharf asks up to four responders at
 /// once, in plain HTTP. The first valid response that says "good" or "revoked" decides, and is kept until it expires.
 /// Responders get five seconds, and at most half of the time that `connectTimeoutMS` leaves. If no responder answers in
-/// that time, wharf connects, and does not ask again for a minute. wharf asks no responder without the `ocsp` feature,
-/// with [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check), or if connections go through a
-/// proxy, because the request would bypass the proxy.
+/// that time, wharf connects, and does not query a responder again for a minute. wharf queries no responder if the
+/// `ocsp` feature is off, or if [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check) is set.
+/// Nor does it if connections go through a proxy, because the request would bypass the proxy.
 ///
 /// The check has limits:
 ///

@@ -38,7 +38,7 @@ impl<E: Environment> Clone for Held<E> {
 
 impl<E: Environment> Copy for Held<E> {}
 
-// SAFETY: the pointer leads to `Sync` values (`Core`, `Slot`). Owning a slot means owning its connection, which is
+// SAFETY: the pointer points to `Sync` values (`Core`, `Slot`). Owning a slot means owning its connection, which is
 // `Send`. Shared access to a token gives shared access to the connection only where `Lease: Sync` allows it.
 #[allow(unsafe_code)]
 unsafe impl<E: Environment> Send for Held<E> {}

@@ -61,7 +61,7 @@ pub(super) struct Use {
 /// Identifies the use that a record describes, and gives its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
-    /// The number of the accounting's switch under which the record was last written, modulo 2^30.
+    /// How often the accounting had been switched on or off when the record was last written, modulo 2^30.
     pub(super) switch: u32,
     /// Counts the uses, modulo 2^32.
     pub(super) count: u32,

@@ -48,7 +48,7 @@
 //!
 //! # Waiting
 //!
-//! The flags are bits in the words that a check-out and a check-in swap anyway. So the hot path learns of waiting
+//! The flags are bits in words that every check-out and check-in has to swap anyway. So the hot path learns of waiting
 //! check-outs without a fence or a second cache line, and a newcomer cannot overtake the queue by failing to notice it.
 //! The flags change only under the wait list's lock.
 //!

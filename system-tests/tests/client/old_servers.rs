@@ -125,8 +125,8 @@ async fn command_on_a_direct_connection_to_a_secondary_may_read() {
     }
 }
 
-/// Index Management, "CreateIndexOptions"; CRUD, "DeleteOptions": a server before wire version 9 does not refuse the
-/// options itself.
+/// Index Management, "CreateIndexOptions"; CRUD, "DeleteOptions": a server with a wire version below 9 does not refuse
+/// the options itself.
 #[tokio::test]
 async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
     for (version, is_sent) in [(8, false), (9, true)] {

@@ -20,7 +20,7 @@ const ROUNDS: usize = 10;
 /// How many times an operation that finds overloaded servers is attempted.
 const ATTEMPTS: usize = 3;
 
-/// A mongos, and how many of the next connections to it fail in their handshake.
+/// A mongos, and how many of the next connections to it fail during the handshake.
 struct Mongos {
     server: ScriptedServer,
     refusals: Arc<AtomicUsize>,

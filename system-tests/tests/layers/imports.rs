@@ -147,7 +147,8 @@ fn expand(before: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Returns the module that contains the item of a path inside `module`, or `None` if the item is in another crate.
+/// Resolves a path that is used in `module`. Returns the module that contains the item, or `None` if the item is in
+/// another crate.
 fn resolve(module: &Module, path: &[String], codes: &BTreeMap<Module, String>, exports: &Exports) -> Option<Module> {
     let outer = |module: &str| module.rsplit_once("::").map_or(String::new(), |(outer, _)| outer.to_owned());
     let join = |outer: &str, name: &str| if outer.is_empty() { name.to_owned() } else { format!("{outer}::{name}") };

@@ -1,8 +1,8 @@
 //! Every real component in a pool, on its own and in combination with the others.
 //!
-//! This is the plan of all tests that run against real components, in any file. For each component, it lists the
-//! behaviour that must work, and the errors when the component fails. Tests of this file are named by their module, and
-//! other tests by file and module, without `spec-tests/`.
+//! This is the plan for all tests that run against real components, whichever file they are in. For each component, it
+//! lists the behaviour that must work, and the errors when the component fails. Tests of this file are named by their
+//! module, and other tests by file and module, without `spec-tests/`.
 //!
 //! | what | component | test |
 //! | --- | --- | --- |
@@ -57,8 +57,8 @@
 //! | | | `reauthentication::failed_reauthentication_is_reported_and_closes_the_connection` |
 //! | | PLAIN, each way to end it | `reauthentication::reauthentication_reports_how_it_ended` |
 //!
-//! All tests assert the labels of overload. They are present if the connection fails because of the network before the
-//! end of hello, and absent for failures of names, proxies, certificates and authentication (CMAP,
+//! All tests assert the labels of overload. They are present if the connection fails because of the network before
+//! hello completes. They are absent if name resolution, the proxy, the certificate check or authentication fails (CMAP,
 //! "Backpressure-enabled"). A mongod that rejects a client's certificate closes without an alert, which a client cannot
 //! tell from overload.
 #![cfg(not(any(loom, shuttle)))]

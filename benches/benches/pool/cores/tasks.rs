@@ -17,7 +17,7 @@ use crate::subjects::{Queue, Subject};
 /// How many operations a task performs between checks of the phase.
 const HANDFUL: usize = 16;
 
-/// One task on each worker checks out and in on a pool of 100.
+/// One task on each worker checks connections out of a pool of 100 and back in.
 pub fn hit<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
     const SIZE: usize = 100;
     let runtime = machine.runtime(cores);

@@ -151,8 +151,8 @@ fn shown(text: &str) -> String {
 struct Reader {
     /// Whether hosts and values may be shown, because they cannot be part of a password.
     shows_values: bool,
-    /// Whether keys may be shown, because they cannot be part of a secret. The rest of a secret option whose ampersand
-    /// is not percent-encoded looks like a key.
+    /// Whether keys may be shown. This is true only if they cannot be part of a secret. The rest of a secret option
+    /// whose ampersand is not percent-encoded looks like a key.
     shows_keys: bool,
     /// Whether a value that its option does not allow is an error instead of a warning.
     refuses_values: bool,

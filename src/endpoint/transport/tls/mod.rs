@@ -9,7 +9,7 @@
 //! `revocation`, and the OCSP Support specification, "Suggested OCSP Behavior", steps 1 to 3 and 10. rustls asks every
 //! server for a response and passes it on.
 //!
-//! With the `ocsp` feature, the responders that the certificate names are asked after an inconclusive handshake. This
+//! With the `ocsp` feature, the responders named in the certificate are queried after an inconclusive handshake. This
 //! is not done if `tlsDisableOCSPEndpointCheck` forbids it, or if a proxy is set, which no request may bypass
 //! (`responders`; steps 4 and 7). Their answers are kept until they expire.
 //!

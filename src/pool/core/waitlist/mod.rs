@@ -61,8 +61,8 @@
 //! more waiters leave than arrive, two kinds of waiters also check a segment: a waiter with the first or the last
 //! ticket of a segment, when it takes its grant, and a waiter that leaves from the front of the queue. Maintenance
 //! checks all segments. A segment whose waiters have all left is removed at once if the neighbouring waiters have left
-//! as well. So in the worst case, one waiter in 64 stays and keeps its segment alive, or two segments if its ticket is
-//! at their border.
+//! as well. So in the worst case, one waiter in 64 stays and keeps its segment alive, or two segments if its ticket
+//! lies on the boundary between them.
 //!
 //! # A waiter that leaves
 //!
