@@ -81,9 +81,9 @@ impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
     where
         T: DeserializeOwned,
     {
-        let reply = self.request.ready(false).map(|ready| ready.command(false));
+        let ready = self.request.ready(false);
         async move {
-            let reply = reply?.await?;
+            let reply = ready?.command(false).await?;
             decode(&reply).map_err(|reason| ClientError::unreadable("a command", reason))
         }
     }

@@ -130,17 +130,17 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
         limit: Limit,
     ) -> impl Future<Output = Result<Option<RawDocumentBuf>, ClientError>> + Send {
         self.request.start(limit);
-        let reply = self.ready().map(Ready::read);
-        async move { Ok(first_of_batch("find", &reply?.await?)?.map(RawDocument::to_owned)) }
+        let ready = self.ready();
+        async move { Ok(first_of_batch("find", &ready?.read().await?)?.map(RawDocument::to_owned)) }
     }
 
     fn send(self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
     where
         T: DeserializeOwned,
     {
-        let reply = self.ready().map(Ready::read);
+        let ready = self.ready();
         async move {
-            let reply = reply?.await?;
+            let reply = ready?.read().await?;
             first_of_batch("find", &reply)?.map(read).transpose()
         }
     }

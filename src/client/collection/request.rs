@@ -253,9 +253,9 @@ impl<'c, C: AnyClient> Request<'c, C> {
 
 /// A command with the settings that it inherits.
 ///
-/// The methods of this type, and the methods of [`Request`] that open cursors, declare that their futures are `Send`.
-/// Builders create these futures before their own. This way, the compiler does not need to prove for each document type
-/// that the whole client is `Send`.
+/// The methods of this type, and the methods of [`Request`] that open cursors, declare that their futures are `Send`. So
+/// the compiler does not need to prove for each document type that the whole client is `Send`. A builder awaits such a
+/// future where it calls the method: the compiler reserves memory twice for a future that is created first.
 pub(super) struct Ready<'c> {
     client: &'c Client,
     database: &'c str,
