@@ -117,7 +117,7 @@ impl<T> ChangeStream<T> {
     /// # Errors
     ///
     /// [`ClientError::Reply`] if serde cannot read the event. The next call then returns the event after it.
-    /// [`ClientError`] after a failure that cannot be resumed, or if resuming fails. In both cases, the stream ends. If
+    /// [`ClientError`] after a failure that cannot be resumed, or if resuming fails: the stream then ends. If
     /// [`ClientError::is_timeout`] is true and the stream is not over, `next` can be called again.
     ///
     /// # Cancel safety

@@ -243,7 +243,7 @@ impl Session {
     /// of the transaction. `body` may run several times, so any other effects should be safe to repeat. If it returns
     /// an error, the transaction is aborted. For your own error type, call
     /// [`with_transaction_as`](Self::with_transaction_as). `body` may mutate its captured variables, but the compiler
-    /// cannot prove that the future is [`Send`]. In a spawned task, a web handler or an `async_trait`, call
+    /// cannot prove that the future is then [`Send`]. In a spawned task, a web handler or an `async_trait`, call
     /// [`with_transaction_in_task`](Self::with_transaction_in_task) instead.
     ///
     /// ```no_run

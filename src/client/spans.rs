@@ -224,8 +224,8 @@ impl Span {
 pub(super) struct OperationSpan {
     span: Span,
     site: Option<&'static Location<'static>>,
-    /// Whether the span of the last command records the failure as an exception. In this case, the operation's span
-    /// omits the exception.
+    /// Whether the last command failed. In this case, the operation's span omits the exception: the command's span
+    /// records it or, if the command is sensitive, no span does.
     has_told: AtomicBool,
 }
 
@@ -235,7 +235,8 @@ impl OperationSpan {
         self.span.current(run)
     }
 
-    /// Records that the operation failed. If the last command failed, its span records the error ("Exceptions").
+    /// Records that the operation failed. If the last command failed, the error belongs to that command's span
+    /// ("Exceptions").
     pub(super) fn failed(&self, error: &impl Exception) {
         self.span.fail();
         // Relaxed: the commands of an operation follow one another, and come before its end.
@@ -260,8 +261,8 @@ impl OperationSpan {
         CommandSpan { operation: self, span: spans.begin(Kind::Command, name.into(), attributes, Some(&self.span)) }
     }
 
-    /// Returns a `CommandSpan` without a span, for a sensitive command. No command's span records the failure of such a
-    /// command.
+    /// Returns a `CommandSpan` without a span, for a sensitive command. No span records the exception of such a
+    /// command, not even the operation's span.
     pub(super) fn sensitive_command(&self) -> CommandSpan<'_> {
         CommandSpan { operation: self, span: None }
     }

@@ -279,7 +279,7 @@ impl<'a> Command<'a> {
         let for_server = left.checked_sub(self.round_trip_time).filter(|time| !time.is_zero())?;
         match i32::try_from(limit_for_server(for_server)) {
             Ok(milliseconds) if self.sends_max_time => Some(MaxTime::of(milliseconds.into())),
-            // A limit that is too long for a server is sent as no limit.
+            // A limit that is too long for a server is not sent.
             _ => Some(MaxTime::NONE),
         }
     }

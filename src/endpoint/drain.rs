@@ -74,8 +74,8 @@ impl From<ExchangeError> for NotDrained {
 impl Channel {
     /// Drains the exchange: writes the rest of its request, then reads and discards its reply.
     ///
-    /// A reply of up to 64 KiB is fully checked, and so is a larger reply that begins like the reply to a query. Of any
-    /// other reply, only the header and the flags are checked.
+    /// A reply of up to 64 KiB is checked like a reply that a caller awaits, and so is a larger reply that begins like
+    /// the reply to a query. Of any other reply, only the header and the flags are checked.
     ///
     /// If the reply names a newly opened cursor, the drain closes the cursor (`killCursors`), and drains that command
     /// as well. It does not inspect a reply of more than 1 MiB, or a compressed reply of more than 64 KiB.

@@ -258,8 +258,8 @@ impl CommandError {
 
     /// Returns whether the server gave the error this label.
     ///
-    /// wharf adds no labels of its own. The labels that the specifications require depend on the kind of operation,
-    /// which only the caller knows.
+    /// wharf adds no labels of its own. The labels that the specifications add to errors of commands on established
+    /// connections depend on the kind of operation, which only the caller knows.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
         self.any_server_error().is_some_and(|error| error.has_label(label))

@@ -211,8 +211,8 @@ impl Connection<Endpoint> {
     ///
     /// Check-in does not close such a connection. The pool drains it in the background, within
     /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
-    /// [`Options::drain_limit`](crate::Options::drain_limit). Until then, the connection still counts as in use, but it
-    /// is closed as soon as a check-out needs its capacity. An interrupted connection is closed.
+    /// [`Options::drain_limit`](crate::Options::drain_limit). In the meantime, the connection still counts as in use,
+    /// and is closed as soon as a check-out needs its capacity. An interrupted connection is closed.
     pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
         let limit = command.limit(self.options());
         let completed = self.complete_unless_interrupted(&command, limit).await?;

@@ -6,7 +6,8 @@
 //!
 //! - `Arc`: reference counts only guard memory; none of the pool's orderings rely on them.
 //! - A connection's number and the record of its events: they change hands with the ownership of the connection's slot,
-//!   or change under the registry's lock. They are atomics only because a forked child process reads them.
+//!   or change under the registry's lock. They are atomics for the sake of a forked child process, which only reads
+//!   them.
 //! - The numbers of pinned connections: statistics that appear only in an error message.
 //! - The counters and histograms of `metrics`: statistics as well. A slot's count of hits uses the facade, because it
 //!   relies on the ownership of the slot.

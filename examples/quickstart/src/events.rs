@@ -64,7 +64,7 @@ impl EventFile {
         Ok(Self { queue, thread })
     }
 
-    /// Returns a subscriber that queues every event for the writer.
+    /// Returns a subscriber that queues the events for the writer, as long as there is room.
     pub fn subscriber(&self) -> impl Subscriber {
         let queue = self.queue.clone();
         move |event: &PoolEvent| {

@@ -260,8 +260,8 @@ impl Random {
         ((self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns the instants at which requests arrive during `time`. The intervals are random, with a mean of `rate`
-    /// requests a second.
+    /// Returns the instants at which requests arrive during `time`. The intervals between them are random, and the mean
+    /// rate is `rate` requests a second.
     fn arrivals(&mut self, rate: f64, time: Duration) -> Vec<(Duration, bool)> {
         let mut at = 0.0;
         let next = || {

@@ -20,7 +20,7 @@ use crate::report::{plainly, print_row};
 
 /// The time after which an operation is considered to hang.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The fraction of the run after which the memory should no longer grow.
+/// The fraction of each half after which the memory should no longer grow.
 const WARM_UP: f64 = 0.2;
 /// How much more memory a half may use at its end than after its warm-up, in mebibytes. In a short run, the memory
 /// grows by a third of this. In a full run, a leak of one byte per hundred uses amounts to ten times as much.

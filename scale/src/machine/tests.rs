@@ -53,7 +53,8 @@ fn walk_through_memory_has_its_lines_in_time() {
         }
     });
     let Costs { load: near, memory: far, .. } = plan.costs;
-    // Line 9 continues the walk that began at line 8. Lines 7 and 6 continue no walk, because walks go upwards.
+    // Line 9 continues the walk that began at line 8, although lines 7 and 6 were used in between. Line 7 begins a
+    // walk, and lines 6 and 9 are each only the second line of a walk, so these three come from memory.
     assert_eq!(*seen(&times), [far, far, near, near, far, far, far, far, far, near]);
 }
 

@@ -11,7 +11,8 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name, reply_length
 use super::scripted_scram::{Behaviour, credential, replies};
 use super::*;
 
-/// Returns the behaviour of a server that needs four commands for a conversation: one for each SCRAM message.
+/// Returns the behaviour of a server to which a client sends four commands: hello, and a separate command for each of
+/// the client's three SCRAM messages.
 fn longest() -> Behaviour {
     Behaviour { wants_empty_exchange: true, ..Behaviour::default() }
 }

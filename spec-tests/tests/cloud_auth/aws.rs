@@ -129,8 +129,8 @@ async fn ecs_is_asked_if_its_variable_is_set() {
 async fn web_identity_is_exchanged_for_credentials() {
     let server = server_with_token().await;
     let file = TokenFile::new("web-identity", "token-of-a-web-identity\n");
-    // The service reports the expiration in seconds since the epoch. It may also wrap the response that the
-    // specification shows in further objects.
+    // The service reports the expiration in seconds since the epoch. It may also wrap the specification's response in
+    // further objects.
     let expiration = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() + 3600;
     let credentials = format!(
         r#"{{"Credentials":{{"AccessKeyId":"{KEY_ID}","SecretAccessKey":"{SECRET_KEY}","SessionToken":"{TOKEN}",

@@ -151,7 +151,7 @@ impl Case {
                 environment.set_up(collection).await?;
             }
         }
-        // A secondary must have replicated a collection before it can run `$out` or `$merge` on it.
+        // Each secondary must have replicated the collection that `$out` or `$merge` writes to, before the case runs.
         let writes_a_result = |operation: &Operation| {
             let pipeline = operation.arguments.get("pipeline").map(Value::to_string).unwrap_or_default();
             pipeline.contains("$out") || pipeline.contains("$merge")

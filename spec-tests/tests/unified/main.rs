@@ -9,7 +9,7 @@
 //! wharf or this runner lacks. A case that fails is in the [`ledger`] with its reason; it still runs, and the test
 //! fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names contain its value. Such a run
 //! also prints the listed failures, and does not check whether each entry of the ledger is used. With `WHARF_CHANGED`,
-//! it runs only the files that the fetched copy lacks or contains in a different form.
+//! the test runs only the files that the fetched copy lacks or contains in a different form.
 
 #![cfg(not(any(loom, shuttle)))]
 

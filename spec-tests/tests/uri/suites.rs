@@ -147,7 +147,7 @@ fn cases_of_uri_options_pass() {
     show([row("uri_options", Edition::present().pick(11, 12), cases.len())], "");
 }
 
-/// The cases of `auth` that wharf refuses: see "Cases that are not taken literally" in `main.rs`.
+/// The valid cases of `auth` that wharf refuses: see "Cases that are not taken literally" in `main.rs`.
 const REFUSED_SINCE: [&str; 2] = [
     "should use username and password if specified (MONGODB-AWS)",
     "should use username, password and session token if specified (MONGODB-AWS)",

@@ -66,8 +66,8 @@ impl<T, C: AnyClient> Collection<T, C> {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares an aggregation that does not read from a collection: its first stage is `$currentOp` or `$documents`,
-    /// for example. In all other respects, this is like [`Collection::aggregate`].
+    /// Prepares an aggregation whose input is not a collection: its first stage is `$currentOp` or `$documents`, for
+    /// example. In all other respects, this is like [`Collection::aggregate`].
     #[track_caller]
     pub fn aggregate(&self, pipeline: impl Serialize) -> Aggregate<'_, Document, C> {
         Aggregate::new(self.request(Fields::command("aggregate", &1)), &pipeline)

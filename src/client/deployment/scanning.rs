@@ -32,8 +32,8 @@
 //! A check takes at most `connectTimeoutMS`, or twice as long if it fails on an existing connection and opens a new
 //! connection.
 //!
-//! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan therefore ends early if half
-//! of the operation's time is used up and a server that has answered is suitable. A check that is cut off, at that
+//! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan therefore ends early once
+//! half of its time is used up and a server that has answered is suitable. A check that is cut off, at that
 //! point or when the time is up, counts as failed: the server becomes unknown. For the next 5 s, scans check this
 //! server only if no other server is suitable. It is not skipped altogether, because it may merely need more time than
 //! the operation had.
@@ -205,8 +205,8 @@ impl Deployment {
     }
 
     /// Checks all servers at once, including servers that the checks discover. The scan ends when every server has
-    /// answered or failed. If a server that has answered is suitable, it ends after half of the time until `deadline`
-    /// at the latest.
+    /// answered or failed. Once half of the time until `deadline` has passed, the scan ends as soon as a server that
+    /// has answered is suitable.
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;

@@ -78,7 +78,8 @@ pub enum ServerSelectionError {
     /// The client was shut down.
     #[error("the client is shut down")]
     Closed,
-    /// The client was called outside a tokio runtime, and had never been used on a runtime before.
+    /// The client was called outside a tokio runtime, and its monitors are not running: the client was never used on a
+    /// runtime, or that runtime has ended.
     #[error("a client needs a tokio runtime: use it on one first")]
     NoRuntime,
 }

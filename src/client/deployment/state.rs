@@ -473,7 +473,7 @@ impl Deployment {
         !self.is_closed() && !self.snapshot.load().has(server)
     }
 
-    /// Requests a check from every monitor at once, and another lookup if the SRV name is not resolved. The calling
+    /// Requests an immediate check from every monitor, and another lookup if the SRV name is not resolved. The calling
     /// task must already be listening to [`changed`](Self::changed).
     pub(crate) fn request_checks(&self) {
         if !self.is_resolved() {

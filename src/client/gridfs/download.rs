@@ -174,7 +174,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
             match &mut self.source {
                 Source::Unopened => {
                     let (bucket, id, limit) = (self.bucket.clone(), self.file.id.clone(), self.limit);
-                    // With this limit, the server closes the cursor together with the last chunk.
+                    // With this number as the query's limit, the server closes the cursor together with the last chunk.
                     let count = i64::try_from(self.file.chunk_count()).unwrap_or(i64::MAX);
                     self.source = Source::Opening(Box::pin(async move {
                         let chunks = bucket.chunks().find(doc! { "files_id": id }).sort(doc! { "n": 1 }).limit(count);

@@ -92,8 +92,8 @@ call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
 /// [`single::Client`](crate::single::Client) it is a [`Write`](io::Write).
 ///
 /// An upload buffers one chunk, and sends it when a write finds the buffer full. The file exists once
-/// [`finish`](Self::finish) or a shutdown has sent all chunks and then stored the file's document. A flush cannot send
-/// a partial chunk.
+/// [`finish`](Self::finish) or a shutdown has sent the last chunk and then stored the file's document. A flush cannot
+/// send a partial chunk.
 ///
 /// # Errors
 ///
@@ -103,9 +103,9 @@ call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
 ///
 /// # Drop
 ///
-/// If an upload is dropped before it is finished, a task in the background deletes its chunks. With
-/// [`single::Client`](crate::single::Client), they are deleted before the drop returns. If the runtime ends first, or
-/// the client is [shut down](Client::shutdown), chunks stay on the server. To wait for the deletion, use
+/// If an upload is dropped before [`finish`](Self::finish) or a shutdown has begun, a task in the background deletes
+/// its chunks. With [`single::Client`](crate::single::Client), they are deleted before the drop returns. If the runtime
+/// ends first, or the client is [shut down](Client::shutdown), chunks stay on the server. To wait for the deletion, use
 /// [`abort`](Self::abort). In a forked child, the drop deletes nothing.
 ///
 /// # Cancel safety

@@ -97,8 +97,8 @@ impl Attempted for Running<'_> {
         }
     }
 
-    /// Any operation other than a read may write. An aggregation that writes its result is sent as a read, but must not
-    /// be executed twice.
+    /// Any operation other than a read may write. An aggregation that writes its result is of the kind `Read`, but must
+    /// not be executed twice.
     #[inline]
     fn may_write(&self) -> bool {
         self.operation.kind != Kind::Read || self.retryability == Retryability::OtherWrite

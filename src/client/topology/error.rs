@@ -64,8 +64,8 @@ impl ApplicationError {
     /// was not complete.
     pub(super) fn concerns_the_connection(&self) -> bool {
         match (self.progress, self.kind) {
-            // A failure before the end of the hello may be the network's fault, so it does not change the server's
-            // description.
+            // A failure before the end of the hello may be the network's fault, so it neither changes the server's
+            // description nor clears its pool.
             (Progress::Connecting, ErrorKind::Network | ErrorKind::Timeout) => false,
             // A slow operation does not make its server unavailable.
             (Progress::Established, ErrorKind::Timeout | ErrorKind::Command | ErrorKind::StateChange(_)) => false,

@@ -64,7 +64,7 @@ impl Error for Unusual {
     }
 }
 
-/// A value in a document that has not been read yet.
+/// A value in a document. The value has not been read yet.
 struct Value<'a, 'de> {
     kind: ElementType,
     bytes: &'de [u8],

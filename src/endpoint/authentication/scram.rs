@@ -40,8 +40,8 @@ impl Scram {
         self.forced.is_none().then(|| format!("{}.{}", self.source, self.username))
     }
 
-    /// Returns the first message, to send along with hello. If the mechanism is not negotiated yet, the message belongs
-    /// to SCRAM-SHA-256, as the specification requires.
+    /// Returns the first message, to send along with hello. If the mechanism must be negotiated, the message belongs to
+    /// SCRAM-SHA-256, as the specification requires.
     ///
     /// # Errors
     ///

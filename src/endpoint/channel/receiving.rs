@@ -103,7 +103,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes the reply. This ends the exchange. If more replies follow, the exchange continues with the next reply.
+    /// Takes the reply. If more replies follow, the exchange continues with the next reply. Otherwise this ends it.
     ///
     /// # Errors
     ///

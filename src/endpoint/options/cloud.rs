@@ -111,7 +111,7 @@ impl CloudEnvironment {
         self
     }
 
-    /// Returns the value of an environment variable, or `None` if the variable is not set or empty.
+    /// Returns the value of an environment variable, or `None` if the variable is not set or is empty.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
         let value = match &self.variables {
             Some(lookup) => lookup(name),

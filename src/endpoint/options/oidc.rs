@@ -26,7 +26,8 @@ use super::{CallbackError, CallbackFuture, Credential, InvalidOption, Secret};
 pub trait OidcCallback: Send + Sync {
     /// Obtains an access token.
     ///
-    /// All connections with the same options share one token. At most one call runs at a time, and it begins at least
+    /// All connections of a client share one token, and so do the connections of all endpoints from one call to
+    /// [`Options::endpoints`](super::Options::endpoints). At most one call runs at a time, and it begins at least
     /// 100 ms after the previous call. The future is dropped after [`OidcContext::timeout`], or once no task is waiting
     /// for the connection that needs the token.
     ///

@@ -228,7 +228,8 @@ mod tests {
     #[cfg(feature = "srv")]
     #[test]
     fn public_suffix_is_refused() {
-        // Cases of the Public Suffix List's own tests, of two labels or more.
+        // Among these are the cases of the prose tests of MongoDB's Public Suffix List specification that have at least
+        // two labels.
         let open = ["com.ac", "b.ck", "abc.nom.br", "xn--55qx5d.cn", "公司.cn", "co.uk", "github.io"];
         for domain in open {
             let error = read_suffix(domain).unwrap_err();

@@ -214,8 +214,8 @@ impl<E: Environment> Core<E> {
     /// Acquires another connection or permit for a check-out whose granted connection cannot be used. The token
     /// `useless` is an [`Idle`] that has gone stale, or a [`Checking`](super::Checking) that has failed. Unless
     /// something is available at once, the check-out waits ahead of all waiters that were never granted anything. The
-    /// token, whose drop closes the connection, is dropped only then, so that the connection's capacity can go to this
-    /// check-out.
+    /// token, whose drop closes the connection, is dropped only once the check-out waits or has been granted something.
+    /// So the connection's capacity can go to this check-out.
     ///
     /// # Cancel safety
     ///

@@ -82,7 +82,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
         None
     }
 
-    /// Returns how many check-outs may wait at the same time. `None` means no limit. Called only once.
+    /// Returns how many check-outs may wait at the same time. `None` means no limit. Always returns the same value.
     fn max_waiting(&self) -> Option<u32> {
         None
     }

@@ -37,7 +37,7 @@ use crate::pool::sync::Mutex;
 /// The state of a pool's accounting.
 ///
 /// The atomics change under the registry's lock. They are `std` atomics, because the model checker need not explore
-/// their orderings. Only `switch` publishes anything, namely [`Reason::Holders`] (see `turn_on`).
+/// their orderings. Only `switch` publishes anything: [`Reason::Holders`] and `on_since` (see `turn_on`).
 #[derive(Default)]
 pub(super) struct Holding {
     asked_for: AtomicBool,

@@ -69,7 +69,7 @@
 //! polled or dropped.
 //!
 //! A connection bypasses an opener in two cases. First, a new connection that no check-out claims is offered to the
-//! waiters before the openers. Otherwise the waiter would open another connection, and the pool would hold more than it
+//! waiters before the openers. Otherwise a waiter would open another connection, and the pool would hold more than it
 //! needs. Second, a check-out that was granted a permit after waiting becomes an opener only when its task runs. Until
 //! then, a returned connection goes to the check-outs in the queue, or to any other check-out.
 //!

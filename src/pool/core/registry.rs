@@ -1,7 +1,7 @@
 //! The registry: the state that changes rarely, under one mutex.
 //!
 //! Slots are allocated and released here, and the pool is marked ready, cleared and closed here. Connection ids are
-//! assigned and `ConnectionCreated` events are emitted under its lock, so that both are in the same order.
+//! assigned and `ConnectionCreated` events are emitted under the registry's lock, so that both are in the same order.
 //!
 //! Lock order: the registry, then the wait list. No thread takes the registry's lock while it holds the wait list's
 //! lock.

@@ -207,7 +207,8 @@ impl<C> Slot<C> {
     /// Sets the link. Called by the owner.
     ///
     /// A slot that returns to its old position already has the right link, so the store is skipped. The swap that
-    /// follows waits for every earlier store, and this store would have to wait until the link below it has been read.
+    /// follows waits for every earlier store, and this store would have to wait until the link of the slot below has
+    /// been read.
     #[inline]
     pub(super) fn set_link(&self, link: Link) {
         // Relaxed: the owner reads its own or the previous owner's value, ordered by the step that passed the slot on.

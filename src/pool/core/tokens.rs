@@ -180,8 +180,8 @@ impl<E: Environment> Opening<E> {
     /// Makes the connection available, unless a caller already has it (`unclaimed` is `None`). After that, the
     /// connection stops counting as pending (ordering 2).
     ///
-    /// The connection goes to a waiter rather than to an opener, because a waiter would otherwise open another
-    /// connection.
+    /// Waiters are served first, because a waiter would otherwise open another connection. The connection goes to an
+    /// opener only if there is no waiter.
     pub fn hand_on(mut self, unclaimed: Option<Idle<E>>) {
         if let Some(idle) = unclaimed {
             let held = ManuallyDrop::new(idle).0;

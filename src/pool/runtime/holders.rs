@@ -127,9 +127,9 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Cost
     ///
-    /// While the accounting is off, its only cost is one more pointer in the future of a check-out. While it is on, a
-    /// check-out that finds a connection reads the clock and writes one cache line, and its check-in executes one more
-    /// locked instruction. Neither takes a lock, except once for each connection that existed when the accounting was
+    /// While the accounting is off, the future of a check-out carries one more pointer. While it is on, a check-out
+    /// that finds a connection reads the clock and writes one cache line, and its check-in executes one more locked
+    /// instruction. Neither takes a lock, except once for each connection that existed when the accounting was
     /// switched on. The [guide](crate::guide::metrics_and_traces#holders-of-connections) has figures. Each connection
     /// that has been checked out since then takes another 64 bytes.
     pub fn account_for_holders(&self, on: bool) {

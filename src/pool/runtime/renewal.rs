@@ -12,8 +12,8 @@ impl<E: Establish> Pool<E> {
     /// A check-out that begins after this call has returned never gets an old connection. Old connections are closed
     /// with the reason "stale": available connections at once, connections in use when they are checked in, and pending
     /// connections once they are open. The pool stays ready, and no check-out fails: check-outs that are waiting get
-    /// new connections. A check-out that had already begun to open a connection may still get that connection, which is
-    /// then closed at check-in. The background task opens up to `minPoolSize` connections. The generation is
+    /// new connections. Only a check-out that had already begun to open a connection may still get that connection,
+    /// which is then closed at check-in. The background task opens up to `minPoolSize` connections. The generation is
     /// incremented, but no `PoolCleared` event is emitted. Does nothing to a closed pool.
     ///
     /// [`Pool::clear`] is for a *server* that has failed: it pauses the pool and fails the waiting check-outs.

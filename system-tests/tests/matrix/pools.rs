@@ -1,4 +1,4 @@
-//! Components that work in a pool, and credentials, certificates and connections that a client or a server refuses.
+//! Components that work in a pool, and credentials and certificates that a client or a server refuses.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error};

@@ -13,7 +13,7 @@ use wharf_testbed::executor::drive;
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once};
 
-/// The time after which a hanging test fails.
+/// A time limit that only a hanging test reaches.
 const AGES: Duration = Duration::from_secs(60);
 
 fn current_thread() -> Runtime {

@@ -12,7 +12,7 @@ use wharf_testbed::executor::drive;
 use super::mock::{Mock, builder, counts, poll_once};
 
 const MS: Duration = Duration::from_millis(1);
-/// The time after which a hanging test fails.
+/// A time limit that only a hanging test reaches.
 const AGES: Duration = Duration::from_secs(60);
 
 fn multi_thread() -> Runtime {

@@ -14,7 +14,7 @@ use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 
 use super::builder;
 
-/// Returns the shared server, which runs until the value is dropped, and its connection string.
+/// Returns the shared server, which runs at least until the value is dropped, and its connection string.
 fn server() -> (Arc<Mongod>, String) {
     let server = mongod::shared().unwrap();
     let uri = format!("mongodb://{}", server.address());

@@ -172,8 +172,8 @@ async fn issuer_may_be_an_intermediate_authority() {
     }
     let above = ResponseOptions { issuer: Issuing::Authority, ..of_chain(between) };
     assert_eq!(stapling.end(about, above).await, Refused(OcspError::NotCovered));
-    // Only the authority that issued the certificate may sign, not the authority above it, which the trusted authority
-    // certified.
+    // Of the two intermediate authorities, the one that issued the certificate may sign. The one above it, which the
+    // trusted authority certified, may not.
     let about = Revocable::WithLongChain;
     let of_long_chain = |signer| ResponseOptions { about, issuer: Issuing::Below, ..signed_by(signer) };
     assert_eq!(stapling.end(about, of_long_chain(Signer::Issuer(Issuing::Below))).await, Connected);

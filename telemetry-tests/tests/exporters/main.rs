@@ -34,7 +34,8 @@ fn pool_of(most: u32) -> Pool<Plain> {
     pool
 }
 
-/// Runs one check-out that opens a connection, then `hits` check-outs that find it available, and one that times out.
+/// Runs one check-out that opens a connection, then `hits` check-outs that find it available, and one more that holds
+/// it while the last check-out times out.
 async fn use_it(pool: &Pool<Plain>, hits: u32) {
     for _ in 0..=hits {
         drop(pool.check_out().await.unwrap());

@@ -44,8 +44,9 @@ use fail_point::FailPoint;
 pub struct EmbeddedOptions {
     /// The number of documents in the collection: `{ _id: n, name: "document n" }` for n from 0. Default 100.
     pub documents: u32,
-    /// The services behind the load balancer that the server simulates. The server assigns them in rotation to the
-    /// connections whose first hello asks for load balancing. Default none: the server does not support load balancing.
+    /// The services behind the load balancer that the server simulates. The server assigns them to its connections in
+    /// rotation. A connection whose first hello does not ask for load balancing takes its turn, but gets no service.
+    /// Default none: the server does not support load balancing.
     pub service_ids: Vec<ObjectId>,
     /// `minWireVersion` in the reply to hello. Default 0.
     pub min_wire_version: i32,

@@ -15,7 +15,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(10);
 pub(super) struct Process(pub(super) Child);
 
 impl Process {
-    /// Sends `SIGTERM`, and `SIGKILL` after ten seconds, and waits for the process. A paused process is resumed first.
+    /// Sends `SIGTERM`, and `SIGKILL` after ten seconds, and waits for the process. A paused process is resumed after
+    /// `SIGTERM`, so that it can end.
     pub(super) fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.0.try_wait()? {
             return Ok(status);

@@ -146,7 +146,7 @@ impl<'de> Visitor<'de> for Fields {
 impl Reader {
     fn read_fields(&mut self, mut fields: Vec<(&'static str, Json)>) -> Result<Options, InvalidOption> {
         // The connection string and the SRV name come first, because other fields complete them. The fields of a pool
-        // come last, because their values are not checked one by one.
+        // that are not in connection strings come last, because their values are not checked one by one.
         fields.sort_by_key(|(name, _)| match *name {
             "uri" => 0,
             "srv" => 1,

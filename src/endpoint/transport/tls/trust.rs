@@ -27,7 +27,7 @@ use crate::endpoint::regular_file;
 use crate::endpoint::wire::ocsp::Certificate;
 use crate::pool::runtime::blocking;
 
-/// The system's certificate authorities. They are read once and then kept, so a change takes effect only after a
+/// The system's certificate authorities. They are kept once they have been read, so a change takes effect only after a
 /// restart. If no authorities are found, nothing is kept.
 ///
 /// Several first connections may read them at the same time. If the others waited for one read, a process forked during

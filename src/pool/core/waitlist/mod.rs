@@ -69,7 +69,7 @@
 //! - Not claimed, or turned away and not claimed since: no granter has claimed the ticket. The waiter is taken out of
 //!   the queue under the lock, and does not wait for another thread.
 //! - Claimed: a granter has claimed the ticket, and has given the grant or is about to give it. The waiter receives the
-//!   grant. The caller then drops the grant, which passes it on to the next check-out.
+//!   grant. The caller then drops the grant, which passes it on.
 
 mod cell;
 mod locked;
@@ -392,7 +392,7 @@ impl<G> WaitList<G> {
         for lane in Lane::OF_RETURNED {
             let segments = self.lock().segments(lane);
             for _ in 0..segments {
-                // Each segment is removed in its own short section, and its memory is freed after the section.
+                // Each segment is checked in its own short section. If it is removed, its memory is freed afterwards.
                 let removed = self.lock().sweep(lane);
                 drop(removed);
             }

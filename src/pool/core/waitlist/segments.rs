@@ -6,10 +6,10 @@
 //! lock.
 //!
 //! INV-12 (segments stay): a ticket's segment enters the directory before the ticket is given out, and stays until the
-//! ticket is over. A ticket is finished once its waiter has taken the grant, or once the waiter has left and the ticket
-//! has been skipped. A segment is removed earlier only if all its tickets have left and lie inside a gap, where no
-//! thread looks. So a thread may look up only its own ticket, or a ticket that it has claimed. The thread needs no
-//! protection against other threads that free memory, because its ticket keeps the segment alive.
+//! ticket is over. A ticket is over once its waiter has taken the grant, or once the waiter has left and the ticket has
+//! been skipped. A segment is removed earlier only if all its tickets have left and lie inside a gap, where no thread
+//! looks. So a thread may look up only its own ticket, or a ticket that it has claimed. The thread needs no protection
+//! against other threads that free memory, because its ticket keeps the segment alive.
 
 use std::ptr::{self, NonNull};
 
