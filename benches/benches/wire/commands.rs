@@ -11,7 +11,7 @@ use super::Case;
 
 /// The number of bytes in a ping and its reply. Each message has a header, flags, the kind of its section and a
 /// document.
-const BYTES: usize = 50 + 38;
+const BYTES: usize = 51 + 38;
 
 /// The client and the server of the commands. The server has its own thread, so that its allocations are not counted.
 struct Place {
