@@ -101,7 +101,8 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// - It does not read revocation lists.
 /// - It checks only the server's own certificate, not the certificates of intermediate authorities or responders.
-/// - A resumed session relies on the check of the connection that began it.
+/// - A resumed session relies on the response that the server stapled when the session began. Responders are queried
+///   again once their answer has expired.
 ///
 /// [`disable_certificate_revocation_check`](Self#structfield.disable_certificate_revocation_check) turns the check off,
 /// and so do [`allow_invalid_certificates`](Self#structfield.allow_invalid_certificates) and [`insecure`](Self::insecure).

@@ -4,7 +4,8 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio_rustls::rustls::version::TLS13;
+use tokio_rustls::rustls::SupportedProtocolVersion;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
 use wharf::Endpoint;
 use wharf_testbed::ocsp::{OcspAuthority, ResponseOptions, Revocable, Said, unsuccessful};
 
@@ -87,9 +88,17 @@ struct Asked {
 
 impl Asked {
     async fn start(authority: &OcspAuthority, staple: Vec<u8>) -> Self {
+        Self::start_with(&TLS13, authority, staple).await
+    }
+
+    async fn start_with(
+        version: &'static SupportedProtocolVersion,
+        authority: &OcspAuthority,
+        staple: Vec<u8>,
+    ) -> Self {
         let server = embedded().await;
         let file = authority.file(Revocable::Plain);
-        let front = TlsFront::start_stapling(socket_address(&server), &file, &TLS13, None, staple).await.unwrap();
+        let front = TlsFront::start_stapling(socket_address(&server), &file, version, None, staple).await.unwrap();
         let tls = TlsOptions::default().ca_file(authority.authority_file());
         let options = localhost(front.address().port()).tls(tls);
         Self { _server: server, front, options }
@@ -199,6 +208,21 @@ async fn answer_is_kept_for_later_connections() {
         }
         assert!(requests.recv().await.is_some());
         assert!(requests.try_recv().is_err(), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn revoked_certificate_is_refused_although_its_session_can_be_resumed() {
+    for version in [&TLS12, &TLS13] {
+        let responder = Responder::bind().await;
+        let authority = OcspAuthority::with_responders(&[responder.url()]).unwrap();
+        let _requests = responder.answer(Answer::Body(says(&authority, Said::Revoked)));
+        let asked = Asked::start_with(version, &authority, Vec::new()).await;
+        let endpoint = asked.options.endpoint().unwrap();
+        for attempt in 0..3 {
+            let error = endpoint.connect().await.expect_err("the certificate was revoked");
+            assert!(error.to_string().to_lowercase().contains("revoked"), "{attempt}: {error}");
+        }
     }
 }
 

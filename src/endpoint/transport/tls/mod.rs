@@ -14,7 +14,8 @@
 //! (`responders`; steps 4 and 7). Their answers are kept until they expire.
 //!
 //! Revocation lists are not read (steps 5 and 6): the specification only says that a driver SHOULD read them. A resumed
-//! session relies on the check of its first connection.
+//! session relies on the chain and the stapled response of its first connection. But its responders are queried again,
+//! unless their answer is known: rustls keeps a session before the responders of its first connection have answered.
 
 use std::fmt;
 use std::io;
@@ -26,8 +27,6 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
-#[cfg(feature = "ocsp")]
-use tokio_rustls::rustls::HandshakeKind;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -168,15 +167,10 @@ impl Tls {
 
 #[cfg(feature = "ocsp")]
 impl Tls {
-    /// Refuses the certificate of a new session if a responder that the certificate names reports a revocation.
+    /// Refuses the server's certificate if a responder that the certificate names reports a revocation.
     async fn ask_responders(&self, stream: &client::TlsStream<Socket>, deadline: Deadline) -> io::Result<()> {
-        let session = stream.get_ref().1;
-        let Some(verifier) =
-            self.verifier.as_ref().filter(|_| session.handshake_kind() != Some(HandshakeKind::Resumed))
-        else {
-            return Ok(());
-        };
-        let presented = session.peer_certificates().unwrap_or_default().to_vec();
+        let Some(verifier) = &self.verifier else { return Ok(()) };
+        let presented = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
         let asked = crate::pool::runtime::boxed(|| verifier.ask_responders(&presented, deadline.remaining())).await;
         asked.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
