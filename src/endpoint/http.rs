@@ -23,6 +23,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use zeroize::Zeroizing;
 
+use super::deadline::Deadline;
+use super::transport::connect_first;
 use crate::pool::runtime::{LookUps, blocking};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PrintableError;
@@ -201,7 +203,9 @@ impl Service {
         if let Some(address) = addresses.iter().map(SocketAddr::ip).find(is_refused) {
             return Err(HttpError::Peer { address });
         }
-        TcpStream::connect(&*addresses).await.map_err(HttpError::Connect)
+        // The request has a limit of its own.
+        let connecting = connect_first(addresses, TcpStream::connect::<SocketAddr>, Deadline::after(Duration::ZERO));
+        connecting.await.map_err(|error| HttpError::Connect(io::Error::other(error)))
     }
 }
 

@@ -32,6 +32,8 @@ mod tests;
 mod tls;
 
 pub use proxy::ProxyError;
+#[cfg(any(feature = "aws", feature = "oidc", feature = "ocsp"))]
+pub(super) use race::connect_first;
 pub use race::{ConnectAttempt, ConnectError};
 pub use tls::TlsError;
 

@@ -22,7 +22,7 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 ///
 /// The next attempt begins as soon as a running attempt fails, or 250 ms after the previous attempt began. The first
 /// attempt that succeeds wins, and the other attempts are dropped.
-pub(super) async fn connect_first<T, F>(
+pub(in crate::endpoint) async fn connect_first<T, F>(
     addresses: Vec<SocketAddr>,
     connect: impl FnMut(SocketAddr) -> F,
     deadline: Deadline,
