@@ -71,7 +71,7 @@ impl Options {
     pub(crate) fn apply_txt(&mut self, record: &str) -> Result<(), InvalidOption> {
         let mut reader = Reader { warnings: std::mem::take(&mut self.warnings), ..Reader::default() };
         let mut draft = Draft::of(Options::nowhere());
-        for pair in record.split('&') {
+        for pair in record.split('&').filter(|pair| !pair.is_empty()) {
             let refuse = || InvalidOption::new("TXT record", "key=value pairs joined by &", shown(pair));
             let (key, value) = pair.split_once('=').ok_or_else(refuse)?;
             let Some(row) = Row::of(key).filter(|row| TXT_OPTIONS.contains(&row.name)) else {
