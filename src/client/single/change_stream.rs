@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::thread;
 
 use bson::{RawDocument, RawDocumentBuf};
 use serde::de::DeserializeOwned;
 
 use super::Client;
-use super::cursor::{SHORT_PAUSE, at_once};
+use super::cursor::at_once;
 use crate::client::{self, Advanced, ClientError, read};
 
 /// The changes to a collection, a database or the whole cluster, in order.
@@ -19,7 +18,8 @@ use crate::client::{self, Advanced, ClientError, read};
 /// [`next_event`](Self::next_event) lends out raw events without copying them. [`next_if_any`](Self::next_if_any) does
 /// not wait for an event.
 ///
-/// Dropping a change stream closes its cursor on the server. The drop blocks until this is done.
+/// Dropping a change stream closes its cursor on the server. The drop blocks until this is done, except with a
+/// [`blocking::Client`](crate::blocking::Client), whose thread does it.
 ///
 /// # Failures
 ///
@@ -89,8 +89,6 @@ impl<T> ChangeStream<T> {
                     return Err(error);
                 }
             }
-            // The server has already waited for events, so a short pause is enough.
-            thread::sleep(SHORT_PAUSE);
         }
     }
 

@@ -13,11 +13,6 @@ use super::Client;
 use crate::client::{self, Advanced, ClientError, PAUSE, read};
 use crate::endpoint::Limit;
 
-/// How long an iterator pauses after an empty batch from a server that waits for documents. The pause gives another
-/// thread that is waiting for the client enough time to take its turn. If the server does not wait for documents, the
-/// iterator pauses for `PAUSE`, as the asynchronous client does.
-pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
-
 /// The results of a query.
 ///
 /// As an [`Iterator`], it yields values of type `T`: owned raw documents, or, after [`typed`](Self::typed), any type
@@ -27,8 +22,8 @@ pub(super) const SHORT_PAUSE: Duration = Duration::from_millis(1);
 /// [`next_if_any`](Self::next_if_any) does not wait for a document.
 ///
 /// All batches come from the server that opened the cursor. Dropping the cursor before its end closes it on the server.
-/// The drop blocks until this is done. The cursor does not retry a failed fetch of a batch: it yields the error, and
-/// then ends.
+/// The drop blocks until this is done, except with a [`blocking::Client`](crate::blocking::Client), whose thread does it.
+/// The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     client: Client,
@@ -115,7 +110,10 @@ impl<T> Cursor<T> {
                     return Err(error);
                 }
             }
-            thread::sleep(if cursor.awaits_data() { SHORT_PAUSE } else { PAUSE });
+            // A server that awaits data has already waited.
+            if !cursor.awaits_data() {
+                thread::sleep(PAUSE);
+            }
         }
     }
 

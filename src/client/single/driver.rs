@@ -1,6 +1,7 @@
 //! The client's private runtime, which runs only inside calls.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::pin::{Pin, pin};
@@ -23,19 +24,25 @@ pub(super) struct Driver {
     lock: PerProcess<Lock>,
 }
 
-/// A lock around the runtime. A call waits for the lock no longer than its time limit.
+/// A lock around the runtime. A call waits for the lock no longer than its time limit. Calls get the lock in the order in
+/// which they began to wait: a call that ends hands it over. Otherwise, a thread that makes one call after another would
+/// take it again before any other thread wakes up.
 #[derive(Default)]
 struct Lock {
     state: Mutex<State>,
-    released: Condvar,
+    handed_over: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Whether a call holds the runtime.
+    /// Whether a call holds the runtime, or was handed it.
     is_held: bool,
-    /// How many calls are waiting for the runtime.
-    waiting: usize,
+    /// The tickets of the calls that are waiting, in order.
+    queue: VecDeque<u64>,
+    /// The ticket of the next call that waits.
+    next: u64,
+    /// The ticket of a call that was handed the runtime, and has not taken it yet.
+    granted: Option<u64>,
     /// Empty before the first call, and while a call holds the runtime.
     private: Private,
 }
@@ -55,24 +62,26 @@ impl Lock {
         let mut state = self.state();
         let mut waited = Duration::ZERO;
         if state.is_held {
-            let (begun, is_held) = (Instant::now(), |state: &mut State| state.is_held);
-            state.waiting += 1;
+            let (begun, ticket) = (Instant::now(), state.next);
+            let waits = |state: &mut State| state.granted != Some(ticket);
+            state.next += 1;
+            state.queue.push_back(ticket);
             state = match limit {
                 Limit::For(whole) | Limit::Until { limit: whole, .. } => {
                     let longest = limit.left().unwrap_or(whole);
-                    let waited = self.released.wait_timeout_while(state, longest, is_held);
+                    let waited = self.handed_over.wait_timeout_while(state, longest, waits);
                     let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                    if state.is_held {
-                        state.waiting -= 1;
+                    if waits(&mut state) {
+                        state.queue.retain(|&other| other != ticket);
                         return Err(ClientError::InUse { limit: whole });
                     }
                     state
                 }
                 Limit::Unset | Limit::Infinite => {
-                    self.released.wait_while(state, is_held).unwrap_or_else(PoisonError::into_inner)
+                    self.handed_over.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner)
                 }
             };
-            state.waiting -= 1;
+            state.granted = None;
             waited = begun.elapsed();
         }
         state.is_held = true;
@@ -95,10 +104,11 @@ impl Drop for Held<'_> {
         }
         let private = mem::take(&mut *self.private);
         let mut state = self.lock.state();
-        state.is_held = false;
         state.private = private;
-        if state.waiting > 0 {
-            self.lock.released.notify_one();
+        state.granted = state.queue.pop_front();
+        state.is_held = state.granted.is_some();
+        if state.is_held {
+            self.lock.handed_over.notify_all();
         }
     }
 }
@@ -140,7 +150,7 @@ impl Driver {
     /// Returns how many calls are waiting for another call.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.lock.get().state().waiting
+        self.lock.get().state().queue.len()
     }
 
     /// Blocks until the future completes.
@@ -268,6 +278,27 @@ mod tests {
             assert_eq!(driver.waiting(), 0);
             driver.run_within(limit, |_| ()).unwrap();
         }
+    }
+
+    #[test]
+    fn call_that_waits_comes_before_the_next_call_of_the_thread_that_holds_the_runtime() {
+        let (driver, order) = (Driver::default(), Mutex::new(Vec::new()));
+        let note = |name| driver.run(async { order.lock().unwrap().push(name) }).unwrap();
+        thread::scope(|scope| {
+            let first = driver.run(async {
+                let waiting = [("first", 1), ("second", 2)].map(|(name, waiting)| {
+                    let waiter = scope.spawn(move || note(name));
+                    while driver.waiting() < waiting {
+                        thread::yield_now();
+                    }
+                    waiter
+                });
+                waiting.len()
+            });
+            assert_eq!(first.unwrap(), 2);
+            note("again");
+        });
+        assert_eq!(*order.lock().unwrap(), ["first", "second", "again"]);
     }
 
     #[test]
