@@ -122,11 +122,7 @@ impl Client {
     /// Finishes the work in the background, ends the sessions that no operation is using, closes all pools, and waits
     /// until their connections are closed.
     async fn end_and_close(&self) {
-        // Without a server, the work in the background would wait for one.
-        if self.known_server().is_some() {
-            let finished = self.deployment().finish_background();
-            let _ = within(Instant::now() + LONGEST_FINISH, || self.deployment().home(), finished).await;
-        }
+        self.finish_background().await;
         // Read first, because a closed deployment no longer knows how long its servers keep sessions.
         let timeout = self.session_timeout();
         let idle_sessions = || self.sessions().drain(Moment::now(), timeout);
@@ -141,6 +137,15 @@ impl Client {
         let servers = self.deployment().servers();
         for server in &servers {
             server.pool.closed().await;
+        }
+    }
+
+    /// Waits up to a second for the work in the background.
+    pub(crate) async fn finish_background(&self) {
+        // Without a server, this work would wait for one.
+        if self.known_server().is_some() {
+            let finished = self.deployment().finish_background();
+            let _ = within(Instant::now() + LONGEST_FINISH, || self.deployment().home(), finished).await;
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::io;
+use std::pin::Pin;
 use std::sync::OnceLock;
 use std::thread;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 use super::driver::{Erased, event_loop, refuse_runtime};
 use crate::client::ClientError;
@@ -25,20 +26,25 @@ pub(super) struct Background(PerProcess<OnceLock<Running>>);
 
 struct Running {
     runtime: Handle,
-    /// Ends the thread when it is dropped.
-    _end: oneshot::Sender<()>,
+    /// Gives the thread its last work. The thread ends when this is dropped and the work is done.
+    last: UnboundedSender<Work>,
 }
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Running {
     fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let handle = runtime.handle().clone();
-        let (end, ended) = oneshot::channel::<()>();
+        let (last, mut received) = mpsc::unbounded_channel::<Work>();
         thread::Builder::new().name(THREAD.to_owned()).spawn(move || {
-            // Nothing is ever sent. The wait ends with an error when the sender is dropped.
-            let _ = runtime.block_on(ended);
+            runtime.block_on(async {
+                while let Some(work) = received.recv().await {
+                    work.await;
+                }
+            });
         })?;
-        Ok(Self { runtime: handle, _end: end })
+        Ok(Self { runtime: handle, last })
     }
 }
 
@@ -63,6 +69,14 @@ impl Background {
         running.set(running.get().start());
         runtime.block_on(call);
         Ok(())
+    }
+
+    /// Has the thread do this work before it ends. Does nothing if this process has made no call.
+    pub(super) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(running) = self.0.get().get() {
+            // The thread is waiting for work until `last` is dropped.
+            let _ = running.last.send(Box::pin(work));
+        }
     }
 }
 
@@ -101,6 +115,21 @@ mod tests {
         let background = Background::default();
         let nested = background.run(async { background.run(async {}) });
         assert!(matches!(nested, Ok(Err(ClientError::OnRuntime))), "{nested:?}");
+    }
+
+    #[test]
+    fn last_work_is_done_after_the_drop() {
+        let background = Background::default();
+        background.run(async {}).unwrap();
+        let (go_on, gone_on) = tokio::sync::oneshot::channel::<()>();
+        let (done, is_done) = mpsc::channel();
+        background.finish(async move {
+            gone_on.await.unwrap();
+            done.send(()).unwrap();
+        });
+        drop(background);
+        go_on.send(()).unwrap();
+        is_done.recv().unwrap();
     }
 
     #[test]

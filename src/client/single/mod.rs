@@ -159,6 +159,10 @@ impl Drop for Shared {
         // A value that was dropped inside a runtime may have left work behind. This work holds a reference to the
         // client, which would keep the client alive.
         drop(self.client.deployment().kept());
+        if let Runner::Background(background) = &self.runner {
+            let client = self.client.clone();
+            background.finish(async move { client.finish_background().await });
+        }
     }
 }
 
