@@ -19,8 +19,9 @@ use crate::endpoint::Limit;
 /// A session. Its operations see the effects of earlier operations in the session (causal consistency), read the same
 /// point in time (`snapshot`), or belong to a transaction. Start a session with [`Client::start_session`].
 ///
-/// Operations in the session are methods of the session. Dropping the session aborts its transaction before the drop
-/// returns, and releases its identifier for reuse.
+/// Operations in the session are methods of the session. Dropping the session aborts its transaction, and releases its
+/// identifier for reuse. The drop blocks until this is done, except with a
+/// [`blocking::Client`](crate::blocking::Client), whose thread does it.
 ///
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -298,9 +299,14 @@ impl Session {
         let mut repeating = Repeating::begin(&self.session, options);
         let mut outcome = None;
         loop {
-            let (session, last) = (&mut self.session, outcome.take());
-            let limit = session.limit_of_advance(matches!(last, Some(Err(_))));
-            match self.client.drive_within(limit, |_| repeating.advance(session, last))? {
+            let session = &mut self.session;
+            let limit = session.limit_of_advance(matches!(outcome, Some(Err(_))));
+            let advanced = self.client.drive_within(limit, |_| repeating.advance(session, outcome.take()));
+            // If the call has not begun, the error of `body` says more than the error of the abort.
+            if let (Err(_), Some(Err(error))) = (&advanced, outcome.take()) {
+                return Err(error);
+            }
+            match advanced? {
                 ControlFlow::Continue(_) => outcome = Some(body(self)),
                 ControlFlow::Break(ended) => return ended,
             }
