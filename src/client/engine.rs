@@ -394,7 +394,13 @@ fn failed<A: Attempted>(
         replied(of, &refusal.reply);
     }
     let is_reusable = connection.as_ref().is_none_or(|(connection, _)| connection.condition().is_reusable());
-    let fault = Fault::of_error(&error, is_reusable);
+    let mut fault = Fault::of_error(&error, is_reusable);
+    if let OperationError::CheckOut(CheckOutError::PoolClosed(_)) = &error
+        && of.common().client.deployment().has_lost(server)
+    {
+        // The server left the deployment after it was selected. A transaction can be repeated on another server.
+        fault.kind = FaultKind::Selection;
+    }
     let (connection, known) = connection.unzip();
     // Pinned before the failure is recorded, because recording it may unpin the connection.
     let connection = connection.and_then(|connection| of.keep(server, connection));

@@ -29,6 +29,14 @@ impl Running<'_> {
         known: SessionServer,
     ) -> Tried<(), Self> {
         let Self { client, operation, session, split, is_in_transaction, is_unacknowledged, .. } = self;
+        // Refused before the session takes the command for sent.
+        let is_write = matches!(operation.kind, Kind::Write { .. });
+        if is_write
+            && known.max_wire_version < FIRST_4_4
+            && let Some(option) = ignored_before_4_4(operation, *is_unacknowledged)
+        {
+            return Err(refused(InvalidOption::because(option, "needs MongoDB 4.4")));
+        }
         appended.reserve(USUALLY_APPENDED);
         let has_sessions = has_sessions(connection);
         let now = Moment::now();
@@ -71,13 +79,6 @@ impl Running<'_> {
         };
         if let Err(error) = appending {
             return Err(refused(error));
-        }
-        let is_write = matches!(operation.kind, Kind::Write { .. });
-        if is_write
-            && known.max_wire_version < FIRST_4_4
-            && let Some(option) = ignored_before_4_4(operation, *is_unacknowledged)
-        {
-            return Err(refused(InvalidOption::because(option, "needs MongoDB 4.4")));
         }
         let writes_its_result = operation.kind == Kind::Read && self.retryability == Retryability::OtherWrite;
         if (is_write || writes_its_result) && !*is_in_transaction {
