@@ -84,8 +84,12 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
                 let found = !ids.is_empty();
                 if found {
                     let all = doc! { "$in": ids };
-                    files.delete_many(doc! { "_id": &all }).begin(limit).await?;
-                    chunks.delete_many(doc! { "files_id": all }).begin(limit).await?;
+                    let deleted = files.delete_many(doc! { "_id": &all }).begin(limit).await;
+                    // An unmet write concern does not undo the deletion, after which no call would find the chunks.
+                    if deleted.as_ref().err().is_none_or(|error| error.write_concern_error().is_some()) {
+                        chunks.delete_many(doc! { "files_id": all }).begin(limit).await?;
+                    }
+                    deleted?;
                 }
                 (found, with_name(&name))
             }

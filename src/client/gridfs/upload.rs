@@ -64,6 +64,7 @@ impl<C: AnyClient> OpenUploadStream<'_, C> {
 
     async fn send(self, limit: Limit) -> Result<GridFsUploadStream<C>, ClientError> {
         check_chunk_size(self.chunk_size)?;
+        let is_own_id = self.id.is_none();
         Ok(GridFsUploadStream {
             bucket: self.bucket.clone(),
             id: self.id.unwrap_or_else(|| Bson::ObjectId(object_id())),
@@ -76,7 +77,7 @@ impl<C: AnyClient> OpenUploadStream<'_, C> {
             length: 0,
             state: State::Open,
             sending: None,
-            stored: Stored::default(),
+            stored: Stored { is_own_id, ..Stored::default() },
             aborts: false,
             process: Process::this(),
         })
@@ -142,6 +143,8 @@ type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Stored, Result<(), ClientEr
 /// counted, because another file has the same `_id`.
 #[derive(Clone, Copy, Default)]
 struct Stored {
+    /// Whether the client generated the file's `_id`. No other file has it.
+    is_own_id: bool,
     chunks: Chunks,
     /// The `uploadDate` of the file's document.
     document: Option<DateTime>,
@@ -340,7 +343,10 @@ impl<C: AnyClient> GridFsBucket<C> {
         let chunks = self.chunks().clone_with_type::<Chunk<'_>>();
         let inserted = chunks.insert_one(chunk).begin(limit).await;
         match stored.chunks {
-            _ if inserted.is_ok() => stored.chunks = Chunks::All,
+            // An insert without acknowledgement may have been refused.
+            _ if inserted.as_ref().is_ok_and(|inserted| inserted.acknowledged || stored.is_own_id) => {
+                stored.chunks = Chunks::All;
+            }
             Chunks::None if may_be_stored(&inserted) => stored.chunks = Chunks::First(id),
             _ => {}
         }
