@@ -115,6 +115,10 @@ impl<'c, C: AnyClient> Request<'c, C> {
     /// Sets [`limit`](Self::limit) to a limit that has already started.
     pub fn start(&mut self, limit: Limit) {
         self.started = Some(limit);
+        // The later commands of a cursor have the same limit, started anew.
+        if self.session.is_none() {
+            self.timeout = limit.unstarted();
+        }
     }
 
     /// Completes the command. This happens outside a builder's future, so that the future does not need to hold the
