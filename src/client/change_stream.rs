@@ -25,7 +25,8 @@ pub use self::opening::{Watch, WatchTarget};
 use self::opening::{Opening, Plan, Start};
 use super::cursor::{Advanced, Cursor, DocumentRange, read};
 use super::error::ClientError;
-use crate::endpoint::{CommandError, Limit};
+use crate::endpoint::{CommandError, Limit, OperationError};
+use crate::pool::error::CheckOutError;
 use crate::pool::runtime::random_fraction;
 
 /// CursorNotFound. The server does not know that the cursor belonged to a change stream.
@@ -432,9 +433,18 @@ fn pause_before(resumptions: u32, random: f64) -> Duration {
     }
 }
 
-/// Returns whether a call's time limit was exceeded (Client Side Operations Timeout, "Change Streams").
+/// Returns whether a call's time limit was exceeded (Client Side Operations Timeout, "Change Streams"). While the call
+/// has time left, `connectTimeoutMS` or a time limit of the system is a network error.
 fn is_up(limit: Limit, error: &ClientError) -> bool {
-    matches!(limit, Limit::Until { .. }) && error.is_timeout()
+    let is_of_network = matches!(
+        error.operation_error(),
+        Some(
+            OperationError::CheckOut(CheckOutError::Establish(_))
+                | OperationError::Command(CommandError::Network { .. })
+        )
+    );
+    let has_time = limit.left().is_some_and(|left| !left.is_zero());
+    matches!(limit, Limit::Until { .. }) && error.is_timeout() && !(is_of_network && has_time)
 }
 
 /// Returns whether a new cursor may succeed, after a `getMore` failed on a server with this wire version ("Resumable
