@@ -336,16 +336,24 @@ impl<E: Environment> Core<E> {
             }
             None if queue.is_full(lane) => {
                 // If no check-out may wait, the first check-out asks for a place of the budget here.
-                let is_first = queue.first_waiting_lane().is_none();
-                let admitted = is_first && self.is_budgeted() && self.admit_first(self.limits()).is_ok();
+                let admits = |queue: &LockedWaitList<Grant<E>>| {
+                    let is_first = queue.first_waiting_lane().is_none();
+                    is_first && self.is_budgeted() && self.admit_first(self.limits()).is_ok()
+                };
+                let mut admitted = admits(&queue);
+                if !admitted && self.is_budgeted() {
+                    drop(queue);
+                    // This may close an idle connection of another pool, whose place is then free.
+                    self.settle_budget();
+                    queue = self.wait_list.lock();
+                    admitted = admits(&queue);
+                }
                 self.settle(&queue);
                 drop(queue);
                 if admitted {
                     return Queued::Granted(Grant::Permit(Permit::new(self.clone())));
                 }
-                if is_first {
-                    self.settle_budget();
-                }
+                self.settle_budget();
                 Queued::Full
             }
             // Other check-outs have joined without the lock and taken the cells.

@@ -349,3 +349,14 @@ async fn check_out_may_open_a_connection_although_no_check_out_may_wait() {
     assert!(matches!(poll_once(third.as_mut()).await, Some(Err(CheckOutError::WaitQueueFull(_)))));
     assert_eq!(used(&budget), (2, 0), "the refused check-out has left the pool in the queue");
 }
+
+#[tokio::test(start_paused = true)]
+async fn check_out_gets_the_place_of_an_idle_connection_although_no_check_out_may_wait() {
+    let budget = budget(2);
+    let (other, log) = of(builder(&Mock::new([])), &budget);
+    let (pool, _) = of(builder(&Mock::new([])).max_waiting(Some(0)), &budget);
+    drop([other.check_out().await.unwrap(), other.check_out().await.unwrap()]);
+    let held = pool.check_out().await.unwrap();
+    assert_eq!((log.count("ConnectionClosed"), used(&budget)), (1, (2, 0)));
+    drop(held);
+}
