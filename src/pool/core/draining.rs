@@ -12,6 +12,7 @@ use super::drain_queue::{DrainNumber, Left};
 use super::environment::Environment;
 use super::held::{ClosedOnPanic, Held};
 use crate::pool::condition::Condition;
+use crate::pool::event::ConnectionClosedReason;
 
 impl<E: Environment> Held<E> {
     /// Drains a connection that cannot be reused as it is, or closes it.
@@ -132,6 +133,9 @@ impl<E: Environment> Drop for Draining<E> {
         }
         ends.reused.count();
         held.end_use();
+        if held.core().is_expired(held.slot()) && held.core().give_up(held) {
+            return held.retire(ConnectionClosedReason::Idle);
+        }
         held.touch();
         held.make_available(held.core().preferred_shard());
     }

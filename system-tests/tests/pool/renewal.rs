@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
-use wharf::{BackgroundInterval, Establish, EstablishError, Establishing, Pool, PoolOptions};
+use wharf::{BackgroundInterval, Condition, Establish, EstablishError, Establishing, Pool, PoolOptions};
 
 use super::mock::{Log, settle, slow_to_close};
 
@@ -56,6 +56,43 @@ async fn connection_past_its_lifetime_is_closed() {
     drop(held);
     assert_eq!((pool.status().total, log.count("ConnectionClosed")), (0, 3));
     assert_eq!(log.lines().last().unwrap(), &format!("ConnectionClosed {id} idle"));
+}
+
+/// Opens connections that need a drain once they have been used. A connection is whether it needs a drain.
+struct Drained;
+
+impl Establish for Drained {
+    type Connection = bool;
+
+    async fn establish(&self, _: Establishing) -> Result<bool, EstablishError> {
+        Ok(false)
+    }
+
+    fn condition(&self, needs_drain: &mut bool) -> Condition {
+        if *needs_drain { Condition::NeedsDrain } else { Condition::Reusable }
+    }
+
+    async fn drain(&self, needs_drain: &mut bool) {
+        *needs_drain = false;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_past_its_lifetime_is_closed_after_its_drain() {
+    let log = Log::default();
+    let options = PoolOptions::default().max_lifetime(10 * SECOND).background_interval(BackgroundInterval::Never);
+    let pool = Pool::builder("drained", Drained).options(options).subscriber(log.subscriber()).build().unwrap();
+    pool.ready();
+    for (lifetime, closed) in [(SECOND, 0), (10 * SECOND, 1)] {
+        let mut connection = pool.check_out().await.unwrap();
+        *connection = true;
+        advance(lifetime).await;
+        drop(connection);
+        while pool.status().in_use > 0 {
+            settle().await;
+        }
+        assert_eq!((pool.status().available, log.count("ConnectionClosed")), (1 - closed as u32, closed));
+    }
 }
 
 #[tokio::test(start_paused = true)]
