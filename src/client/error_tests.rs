@@ -134,6 +134,7 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
             available: 0,
             pending: 0,
             waiting: 7,
+            suspended: false,
             waited: Duration::from_millis(1500),
             limit: TimeLimit::WaitQueueTimeout,
             holders: Some(Holders { cursors: 1, transactions: 2, other_operations: 97 }),

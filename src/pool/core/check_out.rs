@@ -181,6 +181,7 @@ impl<E: Environment> Core<E> {
             available,
             pending,
             waiting,
+            suspended: self.is_suspended(),
             waited,
             limit,
             holders,

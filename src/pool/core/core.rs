@@ -254,7 +254,7 @@ impl<E: Environment> Core<E> {
             shards,
             slab: Slab::new(capacity),
             wait_list: CachePadded::new(WaitList::new(environment.max_waiting().unwrap_or(u32::MAX))),
-            registry: Mutex::new(Registry::default()),
+            registry: Mutex::new(Registry { has_begun: generation > 0, ..Registry::default() }),
             last_id: UnmodelledU64::new(0),
             stale: AtomicU32::new(0),
             service_cleared: AtomicU32::new(0),
@@ -338,7 +338,7 @@ impl<E: Environment> Core<E> {
         if state.phase != Phase::Paused {
             return None;
         }
-        let cause = registry.cause.take();
+        let cause = registry.set_cause(None);
         self.emit_locked(|| PoolEvent::PoolReady { address: self.address.clone() });
         self.state.store(PoolState { phase: Phase::Ready, ..state });
         Some(Change { away: None, cause: None, _before: cause, went_stale: None })
@@ -391,7 +391,7 @@ impl<E: Environment> Core<E> {
         if clear.interrupt_in_use_connections {
             registry.interrupt = Some(state.generation);
         }
-        let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
+        let before = registry.set_cause(clear.cause.clone());
         if state.phase == Phase::Ready {
             registry.counts.clears += 1;
             self.emit_locked(|| PoolEvent::PoolCleared {
@@ -562,13 +562,11 @@ impl<E: Environment> Core<E> {
     /// Returns why a check-out fails in a pool that is not ready, or that was cleared during the check-out.
     pub fn refusal(&self) -> Refusal {
         let registry = self.registry.lock();
-        let PoolState { phase, generation } = self.state.load();
-        match phase {
+        match self.state.load().phase {
             Phase::Closed => Refusal::Closed,
-            Phase::Paused | Phase::Ready => Refusal::Paused {
+            phase @ (Phase::Paused | Phase::Ready) => Refusal::Paused {
                 cause: registry.cause.clone(),
-                // Each clear increments the generation, so this pool is paused because it was never made ready.
-                never_ready: phase == Phase::Paused && generation == 0,
+                never_ready: phase == Phase::Paused && registry.is_new(),
             },
         }
     }

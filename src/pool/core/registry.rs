@@ -19,6 +19,8 @@ pub(super) struct Registry {
     /// The tops of detached stacks. All connections in these stacks are stale and have not been closed yet.
     pub(super) stale: Vec<u32>,
     pub(super) cause: Option<Cause>,
+    /// Whether the pool was ever marked as ready or cleared. A forked child counts as cleared.
+    pub(super) has_begun: bool,
     /// The generation up to which connections must still be interrupted.
     pub(super) interrupt: Option<u64>,
     pub(super) drains: DrainQueue,
@@ -27,6 +29,17 @@ pub(super) struct Registry {
 }
 
 impl Registry {
+    /// Replaces the cause of the last clear, when the pool is cleared or marked as ready. Returns the previous cause.
+    pub(super) fn set_cause(&mut self, cause: Option<Cause>) -> Option<Cause> {
+        self.has_begun = true;
+        std::mem::replace(&mut self.cause, cause)
+    }
+
+    /// Returns whether the pool was never marked as ready or cleared.
+    pub(super) fn is_new(&self) -> bool {
+        !self.has_begun
+    }
+
     pub(super) fn allocate<C>(&mut self, slab: &Slab<C>) -> u32 {
         self.free.pop().unwrap_or_else(|| slab.grow())
     }

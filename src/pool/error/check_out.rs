@@ -215,6 +215,7 @@ impl StdError for PoolClearedError {
 ///
 /// fn advice(error: &WaitQueueTimeoutError) -> &'static str {
 ///     match error.pending {
+///         _ if error.suspended => "the pool is suspended: call Pool::resume",
 ///         0 => "all connections are in use: shed load, or raise maxPoolSize",
 ///         _ => "connections are being opened: raise maxConnecting, or minPoolSize",
 ///     }
@@ -233,12 +234,15 @@ pub struct WaitQueueTimeoutError {
     pub in_use: u32,
     /// How many of the connections in use had been checked in and were being drained.
     pub draining: u32,
-    /// How many of the connections were available, because they became available too late for the check-out.
+    /// How many of the connections were available: they became available too late for the check-out, or the pool is
+    /// suspended.
     pub available: u32,
     /// How many of the connections were pending.
     pub pending: u32,
     /// How many other check-outs were waiting.
     pub waiting: u32,
+    /// Whether the pool was suspended (`Pool::suspend`), in which case check-outs wait outside of the queue.
+    pub suspended: bool,
     /// How long the check-out had waited, both in the queue and for the connection that it was opening.
     pub waited: Duration,
     /// The limit that ended the check-out.
@@ -317,8 +321,11 @@ pub struct Holders {
 impl fmt::Display for WaitQueueTimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_beginning(f)?;
-        let Self { available, draining, in_use, longest_held, budget, .. } = self;
+        let Self { available, draining, in_use, longest_held, budget, suspended, .. } = self;
         write!(f, ", available: {available}, being drained: {draining}")?;
+        if *suspended {
+            f.write_str(", and the pool is suspended")?;
+        }
         if let Some(BudgetStatus { size, connections, waiting_pools }) = budget {
             write!(
                 f,

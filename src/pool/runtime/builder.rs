@@ -153,7 +153,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// With a limit, a service sheds load that it cannot serve in time, instead of letting the queue grow. With zero, a
     /// check-out fails unless it finds a connection or may open one. A check-out that opens a connection does not count
-    /// as waiting.
+    /// as waiting. Nor does a check-out of a suspended pool, until the pool is resumed.
     ///
     /// `ConnectionCheckOutFailed` is emitted with the reason "timeout", the closest of the reasons that the
     /// specification defines.

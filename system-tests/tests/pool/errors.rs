@@ -171,6 +171,7 @@ async fn pool_that_was_never_ready_says_so() {
         CheckOutError::PoolCleared(error) => *error,
         other => panic!("unexpected error: {other}"),
     };
+    pool.renew();
     let error = refusal().await;
     assert!(error.never_ready);
     assert_eq!(

@@ -75,6 +75,7 @@ async fn wait_for_a_resumption_ends_with_its_time_or_with_the_pool() {
     pool.suspend();
     let CheckOutError::WaitQueueTimeout(error) = pool.check_out().await.unwrap_err() else { panic!("another error") };
     assert_eq!((error.limit, error.waited), (TimeLimit::WaitQueueTimeout, 100 * MS));
+    assert!(error.suspended && error.to_string().contains(", and the pool is suspended"), "{error}");
     let mut waits = pin!(pool.check_out());
     assert!(poll_once(waits.as_mut()).await.is_none());
     pool.close();
