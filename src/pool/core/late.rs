@@ -80,7 +80,8 @@ impl<E: Environment> Core<E> {
         let total = self.capacity.load().total;
         let may_grow = total < self.limits().total && !self.lacks_budget();
         let nanos = pace.nanos(self.environment.stopwatch(), total, may_grow)?;
-        let uses = if limit.includes_use() { total } else { 0 };
+        // Connections beyond the maximum are closed when they are returned.
+        let uses = if limit.includes_use() { total.min(self.limits().total) } else { 0 };
         let estimated = |waiting: u32| {
             let served = f64::from(waiting) + 1.0 + f64::from(uses);
             Duration::from_nanos((served * nanos * MARGIN) as u64)

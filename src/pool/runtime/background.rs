@@ -48,6 +48,10 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
             if core.holds_are_reported_after().is_none() || core.status().total == 0 {
                 // The last check-in may have ended a long use, and `holds` may not have been polled since.
                 holders::tell_news(core);
+                // A clear just before the close may have asked for interruptions.
+                if interval.is_some() {
+                    core.maintain();
+                }
                 return;
             }
             tokio::select! {
