@@ -1,8 +1,9 @@
 // A monitor of one server, to copy into an application. It marks the pool ready when the server answers, and clears the
 // pool when the server does not.
 //
-// It sends `hello` on a separate connection every `heartbeatFrequencyMS`, at once when anything clears the pool, and
-// every 500 ms while the pool is paused. So the pool becomes ready at most half a second after its server is back.
+// It sends `hello` on a separate connection every `heartbeatFrequencyMS`, half a second after anything clears the pool,
+// and every 500 ms while the pool is paused. If the server's host refuses connections in the meantime, the pool becomes
+// ready at most half a second after its server is back, and otherwise within `connectTimeoutMS`.
 
 use std::sync::Arc;
 use std::time::Duration;
