@@ -85,9 +85,9 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core/core.rs",
         edits: &[Edit {
             within: "fn begin_clear(",
-            right: "std::mem::replace(&mut registry.cause, clear.cause.clone())",
+            right: "registry.set_cause(clear.cause.clone())",
             wrong: "
-                let before = std::mem::replace(&mut registry.cause, clear.cause.clone());
+                let before = registry.set_cause(clear.cause.clone());
                 self.refuse(self.turn_away(), || Refusal::Paused { cause: clear.cause.clone(), never_ready: false });
                 before
             ",
