@@ -133,7 +133,7 @@ impl<E: Environment> Drop for Draining<E> {
         }
         ends.reused.count();
         held.end_use();
-        if held.core().is_expired(held.slot()) && held.core().give_up(held) {
+        if held.core().gives_up_as_expired(held) {
             return held.retire(ConnectionClosedReason::Idle);
         }
         held.touch();

@@ -222,7 +222,7 @@ fn check_in_at_length<E: Environment>(held: Held<E>) {
     if held.slot().stamp().interrupted {
         return held.retire_stale();
     }
-    if held.core().is_expired(held.slot()) && held.core().give_up(held) {
+    if held.core().gives_up_as_expired(held) {
         return held.retire(ConnectionClosedReason::Idle);
     }
     held.touch();

@@ -68,7 +68,7 @@ impl<E: Environment> Core<E> {
     }
 
     /// Returns whether the connection's lifetime has expired. Any thread may call this.
-    pub(super) fn is_expired(&self, slot: &Slot<E::Connection>) -> bool {
+    fn is_expired(&self, slot: &Slot<E::Connection>) -> bool {
         !self.options.max_lifetime.is_zero() && self.ticks_since_epoch() >= u128::from(slot.expires_at())
     }
 
@@ -133,6 +133,12 @@ impl<E: Environment> Core<E> {
             held.slot().give_up();
         }
         can_spare
+    }
+
+    /// Gives up a connection whose use has ended, if its lifetime has expired and the pool can spare it. If this returns
+    /// `true`, the caller must close the connection.
+    pub(super) fn gives_up_as_expired(&self, held: Held<E>) -> bool {
+        self.is_expired(held.slot()) && self.give_up(held)
     }
 
     /// Returns how many connections [`Core::populate`] must keep open: `minPoolSize`, plus a replacement for each worn
