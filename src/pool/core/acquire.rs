@@ -336,24 +336,26 @@ impl<E: Environment> Core<E> {
             }
             None if queue.is_full(lane) => {
                 // If no check-out may wait, the first check-out asks for a place of the budget here.
-                let admits = |queue: &LockedWaitList<Grant<E>>| {
-                    let is_first = queue.first_waiting_lane().is_none();
-                    is_first && self.is_budgeted() && self.admit_first(self.limits()).is_ok()
-                };
-                let mut admitted = admits(&queue);
-                if !admitted && self.is_budgeted() {
+                let asks =
+                    |queue: &LockedWaitList<Grant<E>>| self.is_budgeted() && queue.first_waiting_lane().is_none();
+                let admits = || self.admit_first(self.limits()).is_ok();
+                let is_first = asks(&queue);
+                let mut admitted = is_first && admits();
+                if is_first && !admitted {
                     drop(queue);
                     // This may close an idle connection of another pool, whose place is then free.
                     self.settle_budget();
                     queue = self.wait_list.lock();
-                    admitted = admits(&queue);
+                    admitted = asks(&queue) && admits();
                 }
                 self.settle(&queue);
                 drop(queue);
                 if admitted {
                     return Queued::Granted(Grant::Permit(Permit::new(self.clone())));
                 }
-                self.settle_budget();
+                if is_first {
+                    self.settle_budget();
+                }
                 Queued::Full
             }
             // Other check-outs have joined without the lock and taken the cells.
