@@ -433,18 +433,18 @@ fn pause_before(resumptions: u32, random: f64) -> Duration {
     }
 }
 
-/// Returns whether a call's time limit was exceeded (Client Side Operations Timeout, "Change Streams"). While the call
-/// has time left, `connectTimeoutMS` or a time limit of the system is a network error.
+/// Returns whether a call's time limit was exceeded (Client Side Operations Timeout, "Change Streams").
 fn is_up(limit: Limit, error: &ClientError) -> bool {
-    let is_of_network = matches!(
-        error.operation_error(),
-        Some(
-            OperationError::CheckOut(CheckOutError::Establish(_))
-                | OperationError::Command(CommandError::Network { .. })
-        )
-    );
-    let has_time = limit.left().is_some_and(|left| !left.is_zero());
-    matches!(limit, Limit::Until { .. }) && error.is_timeout() && !(is_of_network && has_time)
+    let Some(left) = limit.left() else { return false };
+    error.is_timeout()
+        && match error.operation_error() {
+            // While the call has time left, this is `connectTimeoutMS` or a time limit of the system: a network error.
+            Some(
+                OperationError::CheckOut(CheckOutError::Establish(_))
+                | OperationError::Command(CommandError::Network { .. }),
+            ) => left.is_zero(),
+            _ => true,
+        }
 }
 
 /// Returns whether a new cursor may succeed, after a `getMore` failed on a server with this wire version ("Resumable
