@@ -21,7 +21,8 @@ use crate::pool::runtime::{PerProcess, own};
 /// The maximum time that a call spends on kept work at its end.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Work that no call waits for.
+pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The destination of work that no call waits for.
 #[derive(Clone)]

@@ -64,7 +64,7 @@ mod settled;
 mod snapshot;
 mod state;
 
-pub(crate) use background::Background;
+pub(crate) use background::{Background, Work};
 pub(crate) use fork::Present;
 pub(crate) use publisher::Publisher;
 pub use publisher::TopologySubscriber;

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io;
-use std::pin::Pin;
 use std::sync::OnceLock;
 use std::thread;
 
@@ -11,6 +10,7 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 
 use super::driver::{Erased, event_loop, refuse_runtime};
 use crate::client::ClientError;
+use crate::client::deployment::Work;
 use crate::endpoint::Limit;
 use crate::pool::runtime::PerProcess;
 
@@ -29,8 +29,6 @@ struct Running {
     /// Gives the thread its last work. The thread ends when this is dropped and the work is done.
     last: UnboundedSender<Work>,
 }
-
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Running {
     fn start() -> io::Result<Self> {
