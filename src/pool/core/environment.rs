@@ -124,7 +124,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
         self.listens()
     }
 
-    /// Returns whether events may be queued, perhaps for a log that is no longer listening.
+    /// Returns whether the queue may contain events. They stay there even if the log has stopped listening.
     fn may_have_events(&self) -> bool {
         self.listens()
     }

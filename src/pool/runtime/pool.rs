@@ -406,7 +406,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.metrics()
     }
 
-    /// Returns a function that returns the pool's metrics, or `None` once the pool has no more handles.
+    /// Returns a function that reads the pool's metrics. It returns `None` once all handles to the pool were dropped.
     #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
     pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
         let pool = self.downgrade();

@@ -112,7 +112,7 @@ impl Publisher {
         !self.subscribers.is_empty()
     }
 
-    /// Returns whether events may be queued. They may have been queued for a log that is no longer read.
+    /// Returns whether the queue may contain events. They stay there even if the log has stopped listening.
     pub(super) fn may_have_events(&self) -> bool {
         self.has_subscribers() || self.log.is_some()
     }
