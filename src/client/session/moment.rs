@@ -4,12 +4,11 @@ use std::ops::Add;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use quanta::Clock;
+use crate::pool::runtime::Stopwatch;
 
-/// The clock for all moments, and its first reading. The clock is the processor's time stamp counter, or else the
-/// system's clock. The lifetimes of sessions are given in minutes, so the counter is precise enough. Reading the
-/// counter takes a tenth of the instructions that reading the system's clock takes.
-static CLOCK: OnceLock<(Clock, u64)> = OnceLock::new();
+/// The clock for all moments. The lifetimes of sessions are given in minutes, so the fast clock is precise enough.
+/// Reading it takes a tenth of the instructions that reading the system's clock takes.
+static CLOCK: OnceLock<Stopwatch> = OnceLock::new();
 
 /// A point in time, in nanoseconds since this process first requested a moment. The range is 584 years.
 ///
@@ -21,12 +20,7 @@ pub struct Moment(u64);
 impl Moment {
     /// Returns the current moment.
     pub fn now() -> Self {
-        let (clock, origin) = CLOCK.get_or_init(|| {
-            let clock = Clock::new();
-            let origin = clock.raw();
-            (clock, origin)
-        });
-        Self(clock.delta_as_nanos(*origin, clock.raw()))
+        Self(CLOCK.get_or_init(Stopwatch::fast).read())
     }
 
     pub(super) fn from_nanos(nanos: u64) -> Self {

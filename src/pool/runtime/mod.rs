@@ -54,5 +54,6 @@ pub use pool::Pool;
 pub(crate) use pool::PoolChange;
 pub use publisher::Subscriber;
 pub(crate) use random::{random_bytes, random_fraction, random_number};
+pub(crate) use stopwatch::Stopwatch;
 pub(crate) use timer::{Lapse, on_runtime, within};
 pub(crate) use traced::TARGET;
