@@ -21,7 +21,7 @@ const LIMITS: Limits = Limits { max_message_size: 48_000_000, max_document_size:
 /// How the server reacts to a command.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// Reply with this document.
+    /// Reply with this document, unless the client expects no reply (`moreToCome`).
     Reply(Document),
     /// Reply with this document, and ask the script for the next reply to the same command (`moreToCome`).
     More(Document),
@@ -29,7 +29,7 @@ pub enum Answer {
     After(Duration, Box<Answer>),
     /// Send at most this many bytes of the reply, and close the connection.
     Cut(Document, usize),
-    /// Send nothing more, and keep the connection open.
+    /// Send no reply, and keep the connection open.
     Hang,
     /// Close the connection.
     Close,
@@ -124,7 +124,10 @@ async fn follow(
     let mut incoming = Vec::new();
     loop {
         let mut header = receive(stream, &mut incoming).await?;
+        // A client that expects no reply may have sent the next message, too.
+        let next = incoming.split_off(header.message_length as usize);
         let message = Message::decode(&incoming, LIMITS).map_err(io::Error::other)?;
+        let has_reply = !message.flags.contains(Flags::MORE_TO_COME);
         let twice = repeated_field(message.body);
         let mut command = Document::try_from(message.body).map_err(io::Error::other)?;
         for sequence in message.sequences {
@@ -149,7 +152,10 @@ async fn follow(
                 answer = *then;
             }
             match answer {
-                Answer::Reply(document) => stream.write_all(&reply(header, Flags::NONE, &document)?).await?,
+                Answer::Reply(document) if has_reply => {
+                    stream.write_all(&reply(header, Flags::NONE, &document)?).await?;
+                }
+                Answer::Reply(_) | Answer::Hang => {}
                 Answer::More(document) => {
                     stream.write_all(&reply(header, Flags::MORE_TO_COME, &document)?).await?;
                     // With `moreToCome`, the next reply responds to this reply instead of the request.
@@ -161,13 +167,12 @@ async fn follow(
                     stream.write_all(&reply[..bytes.min(reply.len())]).await?;
                     return Ok(());
                 }
-                Answer::Hang => drop(receive(stream, &mut incoming).await?),
                 Answer::Close => return Ok(()),
                 Answer::After(..) => unreachable!("the pause is over"),
             }
             break;
         }
-        incoming.clear();
+        incoming = next;
     }
 }
 
@@ -179,12 +184,10 @@ fn repeated_field(command: &RawDocument) -> Option<String> {
 
 async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<Header> {
     loop {
-        if let Some(header) = Header::read(incoming, LIMITS.max_message_size).map_err(io::Error::other)? {
-            let length = header.message_length as usize;
-            if incoming.len() >= length {
-                incoming.truncate(length);
-                return Ok(header);
-            }
+        if let Some(header) = Header::read(incoming, LIMITS.max_message_size).map_err(io::Error::other)?
+            && incoming.len() >= header.message_length as usize
+        {
+            return Ok(header);
         }
         if stream.read_buf(incoming).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

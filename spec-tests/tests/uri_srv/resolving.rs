@@ -263,7 +263,7 @@ async fn resolving_without_a_limit_ends_with_the_answer() {
 
 #[tokio::test]
 async fn txt_record_gives_defaults_only() {
-    let zone = one_server().txt(NAME, &["AuthSource=users&REPLICASET=rs"]);
+    let zone = one_server().txt(NAME, &["&AuthSource=users&&REPLICASET=rs&"]);
     let server = start(zone).await;
     let resolved = resolve(&server, "mongodb+srv://ada:p@cluster.example.com/db").await.unwrap();
     assert_eq!(resolved.replica_set.as_deref(), Some("rs"));

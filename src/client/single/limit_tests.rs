@@ -1,5 +1,6 @@
 //! The `timeoutMS` of a call includes the wait for calls on other threads, and the cleanup at the end of the call.
 
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -178,4 +179,29 @@ fn call_waits_for_those_of_other_threads_only_until_its_time_is_up() {
     session.start_transaction(TransactionOptions::default()).unwrap();
     refused("an abort", &mut || session.abort_transaction());
     refused("a shutdown", &mut || client.shutdown(Duration::from_millis(50)).map(drop));
+}
+
+#[test]
+fn error_of_a_transactions_body_is_returned_although_other_calls_keep_the_abort_from_beginning() {
+    let world = World::new();
+    let (server, _) = server_that_may_be_dark(&world);
+    let client = world.client(&format!("mongodb://{}/?timeoutMS=50", server.server.address()));
+    let mut session = client.start_session().run().unwrap();
+    let (begun, has_begun) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    let mut blocking = Some(async move {
+        begun.send(()).unwrap();
+        ends.recv().unwrap();
+    });
+    let outcome = thread::scope(|scope| {
+        let outcome = session.with_transaction_as(TransactionOptions::default(), |_| {
+            let blocking = blocking.take().expect("the body runs once");
+            scope.spawn(|| client.run_on_driver(blocking).unwrap());
+            has_begun.recv().unwrap();
+            Err::<(), Box<dyn Error + Send + Sync>>("nothing is left of it".into())
+        });
+        end.send(()).unwrap();
+        outcome
+    });
+    assert_eq!(outcome.unwrap_err().to_string(), "nothing is left of it");
 }

@@ -2,6 +2,7 @@
 
 use std::future::{IntoFuture, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -346,4 +347,42 @@ async fn stream_that_resumes_leaves_the_transaction_of_its_session_alone() {
         let begins = commands.last().unwrap().contains_key("startTransaction");
         assert_eq!(begins, !is_begun, "{:?}", commands.last());
     }
+}
+
+/// A connect timeout is a network error as long as the call has time left.
+#[tokio::test(start_paused = true)]
+async fn stream_with_a_time_limit_resumes_after_a_connect_timeout() {
+    let event = doc! { "_id": { "token": 1 }, "operationType": "insert" };
+    let replies = vec![batch("firstBatch", vec![]), batch("firstBatch", vec![event])];
+    // How many of the next handshakes get no reply. The `getMore` is sent three times at most.
+    let (replies, hangs) = (Arc::new(Mutex::new(replies.into_iter())), Arc::new(AtomicU32::new(0)));
+    let hung = hangs.clone();
+    let server = ScriptedServer::start(move || {
+        let (replies, hangs) = (replies.clone(), hung.clone());
+        Box::new(move |command: &Document| match name(command).as_str() {
+            "ping" => Answer::After(Duration::from_secs(10), Box::new(Answer::Reply(doc! { "ok": 1 }))),
+            "hello" | "isMaster" | "ismaster"
+                if hangs.try_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() =>
+            {
+                Answer::Hang
+            }
+            "hello" | "isMaster" | "ismaster" => Answer::Reply(doc! {
+                "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
+                "maxWireVersion": 17, "logicalSessionTimeoutMinutes": 30,
+            }),
+            _ => Answer::Reply(replies.lock().unwrap().next().expect("a reply in the script")),
+        })
+    });
+    let server = server.await.unwrap();
+    let limits = "serverMonitoringMode=poll&heartbeatFrequencyMS=600000&connectTimeoutMS=1000&timeoutMS=20000";
+    let client = Client::from_uri(&format!("mongodb://{}/?{limits}", server.address())).unwrap();
+    let mut changes = client.watch(WatchTarget::Collection("test", "c"), ()).await.unwrap();
+    hangs.store(3, Ordering::SeqCst);
+    // The command has the only connection, so the stream opens another one.
+    let ping = rawdoc! { "ping": 1 };
+    let (answered, event) = tokio::join!(biased; client.run_command("admin", &ping), changes.next());
+    answered.unwrap();
+    assert!(event.unwrap().is_some());
+    assert_eq!(hangs.load(Ordering::SeqCst), 0);
+    assert_eq!(stages(&server).len(), 2);
 }

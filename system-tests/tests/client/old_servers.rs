@@ -1,7 +1,7 @@
 //! How the client adapts to servers of earlier versions, and to servers without sessions.
 
 use bson::{Document, doc, rawdoc};
-use wharf::client::{IndexModel, WatchTarget};
+use wharf::client::{IndexModel, TransactionOptions, WatchTarget};
 use wharf::{Acknowledgement, Client, Operation, ReadPreference, ReadPreferenceMode, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
@@ -139,7 +139,6 @@ async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
         acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).await.unwrap();
         let index = acknowledged.create_index(IndexModel::new(doc! { "a": 1 })).commit_quorum(1).await.map(drop);
         let modify = c.find_one_and_delete(doc! {}).hint("a_1").await.map(drop);
-        // The script answers the last command, although a server would not.
         let delete = c.delete_one(doc! {}).hint("a_1").await.map(drop);
         for (outcome, option) in [(index, "commitQuorum"), (delete, "hint"), (modify, "hint")] {
             match outcome {
@@ -150,4 +149,17 @@ async fn options_that_servers_before_wire_version_9_ignore_are_refused() {
         assert_eq!(named(&server, "createIndexes").len(), 1 + usize::from(is_sent));
         assert_eq!(named(&server, "findAndModify").len(), usize::from(is_sent));
     }
+}
+
+#[tokio::test]
+async fn refused_option_does_not_begin_the_transaction() {
+    let ([server], client) = members([8]).await;
+    let c = client.database("test").collection::<Document>("c");
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction(TransactionOptions::default()).unwrap();
+    let index = IndexModel::new(doc! { "a": 1 });
+    let refused = c.create_index(index).commit_quorum(1).session(&mut session).await.unwrap_err();
+    assert_eq!(refused.to_string(), "commitQuorum needs MongoDB 4.4");
+    c.insert_one(doc! {}).session(&mut session).await.unwrap();
+    assert!(named(&server, "insert")[0].get_bool("startTransaction").unwrap());
 }

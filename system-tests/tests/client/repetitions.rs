@@ -2,14 +2,14 @@
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bson::{Document, doc, rawdoc};
 use tokio::time::{Instant, timeout};
 use wharf::client::{SessionError, TransactionOptions};
 use wharf::{Client, ClientError, CommandError, Operation, ReadPreference};
-use wharf_testbed::scripted::{Answer, ScriptedServer, name};
+use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 pub(super) fn standalone() -> Document {
     doc! {
@@ -497,4 +497,46 @@ async fn write_on_a_deployment_without_retryable_writes_says_what_to_do() {
             );
         }
     }
+}
+
+/// Nothing was sent, and another server can run the transaction.
+#[tokio::test(start_paused = true)]
+async fn transaction_whose_server_leaves_while_it_waits_for_a_connection_is_repeated_on_another() {
+    let addresses = Arc::new(OnceLock::<[String; 2]>::new());
+    let has_left = Arc::new(AtomicBool::new(false));
+    let script = || {
+        let (addresses, has_left) = (addresses.clone(), has_left.clone());
+        move || -> Script {
+            let (addresses, has_left) = (addresses.clone(), has_left.clone());
+            Box::new(move |command: &Document| match name(command).as_str() {
+                "hello" | "isMaster" | "ismaster" => {
+                    let present = usize::from(has_left.load(Ordering::SeqCst));
+                    let mut hello = primary();
+                    hello.insert("hosts", [&addresses.get().expect("both servers are there")[present]]);
+                    Answer::Reply(hello)
+                }
+                _ => Answer::Reply(doc! { "ok": 1, "n": 1 }),
+            })
+        }
+    };
+    let servers = [ScriptedServer::start(script()).await.unwrap(), ScriptedServer::start(script()).await.unwrap()];
+    addresses.set(servers.each_ref().map(ScriptedServer::address)).unwrap();
+    let client = client(&servers[0], "replicaSet=rs&maxPoolSize=1");
+    let held = client.check_out(&ReadPreference::default()).await.unwrap();
+    let mut session = client.start_session().await.unwrap();
+    let transaction = session.with_transaction(async |mut session| {
+        let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+        client.run(Operation::write("test", &insert).session(&mut session)).await
+    });
+    let leaves = async {
+        while client.status().servers[0].pool.as_ref().unwrap().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+        has_left.store(true, Ordering::SeqCst);
+    };
+    let (outcome, ()) = tokio::join!(transaction, leaves);
+    outcome.unwrap();
+    let inserts = servers.map(|server| server.command_names().iter().filter(|name| *name == "insert").count());
+    assert_eq!(inserts, [0, 1]);
+    drop(held);
 }

@@ -6,6 +6,7 @@ use bson::{Document, doc};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 use wharf::gridfs::{GridFsBucket, GridFsBucketOptions};
+use wharf::{Acknowledgement, WriteConcern};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
 use super::{answer, arrived, scripted};
@@ -194,4 +195,33 @@ async fn end_that_was_cancelled_while_a_chunk_was_on_its_way_goes_on_in_the_back
     assert!(timeout(SOON, upload.write_all(b"23")).await.is_err());
     assert!(timeout(SOON, upload.finish()).await.is_err());
     expect(&server, &["find fs.files", "insert fs.chunks", "insert fs.files"]).await;
+}
+
+/// The server may have refused the first chunk as a duplicate, without saying so.
+#[tokio::test(start_paused = true)]
+async fn drop_without_acknowledgement_deletes_the_chunks_of_an_id_only_if_the_client_generated_it() {
+    for id in [None, Some(5)] {
+        let (server, client) = scripted("", answer).await;
+        let unacknowledged = WriteConcern::default().w(Acknowledgement::Servers(0));
+        let options = GridFsBucketOptions::default().chunk_size_bytes(2).write_concern(unacknowledged);
+        let bucket = client.database("db").gridfs_bucket(options);
+        let open = bucket.open_upload_stream("file");
+        let mut upload = match id {
+            None => open.await.unwrap(),
+            Some(id) => open.id(id).await.unwrap(),
+        };
+        upload.write_all(b"01234").await.unwrap();
+        let file = upload.id().clone();
+        drop(upload);
+        expect(&server, &["find fs.files", "insert fs.chunks", "insert fs.chunks", "delete fs.chunks"]).await;
+        let commands = server.commands();
+        let chunk = commands.iter().find(|command| name(command) == "insert").unwrap();
+        let first = chunk.get_array("documents").unwrap()[0].as_document().unwrap().get("_id").unwrap();
+        let filter = match id {
+            None => doc! { "files_id": file },
+            Some(_) => doc! { "_id": first, "files_id": file },
+        };
+        let deletion = commands.last().unwrap().get_array("deletes").unwrap()[0].as_document().unwrap();
+        assert_eq!(deletion.get_document("q").unwrap(), &filter);
+    }
 }

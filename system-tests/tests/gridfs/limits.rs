@@ -79,3 +79,32 @@ async fn limit_covers_all_commands_of_a_deletion() {
     assert!(bucket.delete(doc! {}).timeout(Duration::from_secs(1)).await.unwrap_err().is_timeout());
     assert_eq!(begun.elapsed().as_secs(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn limit_of_a_download_also_applies_to_the_close_of_its_cursor() {
+    let (server, client) = scripted("", |command| match command.get_str("find") {
+        Ok("fs.chunks") => {
+            let data = bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![1; 4] };
+            let chunk = doc! { "_id": 1, "files_id": 5, "n": 0, "data": data };
+            Answer::Reply(doc! { "ok": 1, "cursor": { "id": 7_i64, "ns": "db.fs.chunks", "firstBatch": [chunk] } })
+        }
+        _ => answer(command),
+    })
+    .await;
+    let bucket = client.database("db").gridfs_bucket(None);
+    for (limit, is_limited) in [(None, false), (Some(Duration::from_secs(1)), true)] {
+        server.forget();
+        let open = bucket.open_download_stream(5);
+        let mut download = match limit {
+            None => open.await.unwrap(),
+            Some(limit) => open.timeout(limit).await.unwrap(),
+        };
+        download.read_u8().await.unwrap();
+        drop(download);
+        let kill = || server.commands().into_iter().find(|command| name(command) == "killCursors");
+        while kill().is_none() {
+            server.until(server.commands().len() + 1).await;
+        }
+        assert_eq!(kill().unwrap().contains_key("maxTimeMS"), is_limited, "{:?}", kill());
+    }
+}

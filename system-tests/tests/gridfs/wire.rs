@@ -61,6 +61,22 @@ async fn deletion_by_name_chooses_its_files_on_the_primary() {
     assert_finds_ids_on_the_primary(&server);
 }
 
+/// After the deletion of the files' documents, no later call would find the chunks.
+#[tokio::test(start_paused = true)]
+async fn deletion_by_name_deletes_the_chunks_although_the_write_concern_of_the_files_is_not_met() {
+    let (server, client) = scripted("", |command| match command.get_str("delete") {
+        Ok("fs.files") => {
+            let unmet = doc! { "code": 64, "errmsg": "waiting for replication timed out" };
+            Answer::Reply(doc! { "ok": 1, "n": 1, "writeConcernError": unmet })
+        }
+        _ => answer(command),
+    })
+    .await;
+    let error = client.database("db").gridfs_bucket(None).delete_by_name("file").await.unwrap_err();
+    assert_eq!(error.write_concern_error().unwrap().code, 64, "{error}");
+    assert_eq!(arrived(&server), ["find fs.files", "delete fs.files", "delete fs.chunks"]);
+}
+
 #[track_caller]
 fn assert_finds_ids_on_the_primary(server: &ScriptedServer) {
     let find = server.commands().into_iter().find(|command| name(command) == "find").unwrap();

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use wharf::{
     Purpose, Stage, TimeLimit,
 };
 
-use super::mock::{Attempt, Log, Mock, builder, counts, pool, service, settle};
+use super::mock::{Attempt, Log, Mock, builder, counts, poll_once, pool, service, settle};
 
 /// A result of two words fits into registers.
 #[test]
@@ -278,6 +279,19 @@ async fn interrupted_operation_reports_whether_it_had_started() {
     drop(connection);
     assert_eq!(log.take(), ["PoolCleared", "ConnectionCheckedIn 1", "ConnectionClosed 1 stale"]);
     assert_eq!((counts(&pool), mock.live()), ((0, 0, 0, 0, 0), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn clear_just_before_the_close_interrupts_operations() {
+    let (pool, _log) = pool(PoolOptions::default(), &Mock::new([]));
+    let mut connection = pool.check_out().await.unwrap();
+    let mut operation = pin!(connection.interruptible(async |_| std::future::pending::<()>().await));
+    assert!(poll_once(operation.as_mut()).await.is_none());
+    // The background task runs after the close.
+    pool.clear(Clear::new().interrupt_in_use_connections(true)).unwrap();
+    pool.close();
+    let interrupted = tokio::time::timeout(Duration::from_millis(10), operation).await;
+    assert!(interrupted.expect("the operation is not interrupted").unwrap_err().interrupted);
 }
 
 struct IdleTask;

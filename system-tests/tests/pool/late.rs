@@ -81,6 +81,22 @@ async fn check_out_that_would_be_served_too_late_fails_at_once_with_the_numbers(
 }
 
 #[tokio::test(start_paused = true)]
+async fn connections_beyond_a_reduced_maximum_serve_no_waiter_and_do_not_count() {
+    let pool = refusing(PoolOptions::default());
+    pool.resize(|options| options.max_pool_size(2)).unwrap();
+    let _surplus = pool.check_out().await.unwrap();
+    let held = take_turns(&pool, pool.check_out().await.unwrap(), 10, ms(8)).await;
+    pool.resize(|options| options.max_pool_size(1)).unwrap();
+    assert_eq!(counts(&pool).0, 2);
+    let _first = begin(&pool, ms(100)).await.ok().unwrap();
+    // One check-out waits and one connection counts, so the use of this check-out would end after three times 8 ms, plus
+    // a quarter as a margin.
+    let TooLate { estimated, .. } = too_late(begin(&pool, ms(29)).await);
+    assert_eq!(estimated, ms(30));
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
 async fn limit_of_the_queue_alone_does_not_include_the_use() {
     let pool = refusing(PoolOptions::default().wait_queue_timeout(ms(30)));
     let _held = take_turns(&pool, pool.check_out().await.unwrap(), 10, ms(8)).await;
