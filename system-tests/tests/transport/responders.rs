@@ -13,7 +13,7 @@ use super::revocation::End::{self, Connected, Revoked};
 use super::revocation::end;
 use super::*;
 
-/// A responder that answers all requests in the same way, or never.
+/// A responder that answers requests, or never.
 struct Responder {
     listener: TcpListener,
 }
@@ -21,6 +21,8 @@ struct Responder {
 #[derive(Clone)]
 enum Answer {
     Body(Vec<u8>),
+    /// The first body for the first request, and the other body for all others.
+    Change(Vec<u8>, Vec<u8>),
     Status(&'static str),
     Nothing,
 }
@@ -38,14 +40,16 @@ impl Responder {
     fn answer(self, answer: Answer) -> mpsc::UnboundedReceiver<Vec<u8>> {
         let (sender, requests) = mpsc::unbounded_channel();
         tokio::spawn(async move {
-            let mut open = Vec::new();
+            let (mut open, mut answered) = (Vec::new(), 0);
             while let Ok((mut stream, _)) = self.listener.accept().await {
                 let Some(body) = read_request(&mut stream).await else { continue };
                 if sender.send(body).is_err() {
                     return;
                 }
+                answered += 1;
                 let (status, body) = match &answer {
-                    Answer::Body(body) => ("200 OK", &**body),
+                    Answer::Change(first, _) if answered == 1 => ("200 OK", &**first),
+                    Answer::Body(body) | Answer::Change(_, body) => ("200 OK", &**body),
                     Answer::Status(status) => (*status, &b"no"[..]),
                     // The connection is kept open.
                     Answer::Nothing => {
@@ -223,6 +227,31 @@ async fn revoked_certificate_is_refused_although_its_session_can_be_resumed() {
             let error = endpoint.connect().await.expect_err("the certificate was revoked");
             assert!(error.to_string().to_lowercase().contains("revoked"), "{attempt}: {error}");
         }
+    }
+}
+
+/// The session has the revoked certificate, even if the server has a new one.
+#[tokio::test]
+async fn session_with_a_revoked_certificate_is_not_resumed_again() {
+    for version in [&TLS12, &TLS13] {
+        let responder = Responder::bind().await;
+        let authority = OcspAuthority::with_responders(&[responder.url()]).unwrap();
+        let asked = Asked::start_with(version, &authority, Vec::new()).await;
+        let for_two_seconds = ResponseOptions { says: vec![Said::Good], holds: Some(2), ..ResponseOptions::default() };
+        let good = authority.response(&for_two_seconds);
+        let _requests = responder.answer(Answer::Change(good, says(&authority, Said::Revoked)));
+        let endpoint = asked.options.endpoint().unwrap();
+        let mut connected = 0;
+        while endpoint.connect().await.is_ok() {
+            connected += 1;
+        }
+        endpoint.connect().await.expect_err("the certificate was revoked");
+        let resumed = || asked.front.handshakes().iter().map(|handshake| handshake.resumed).collect::<Vec<_>>();
+        while resumed().len() < connected + 2 {
+            tokio::task::yield_now().await;
+        }
+        assert!(connected > 0);
+        assert_eq!(resumed()[connected..], [true, false]);
     }
 }
 

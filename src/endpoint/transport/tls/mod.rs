@@ -59,6 +59,8 @@ pub(super) struct Tls {
     config: Arc<ClientConfig>,
     /// `None` if the application supplied the configuration, with its own verifier.
     verifier: Option<Arc<Verifier>>,
+    #[cfg(feature = "ocsp")]
+    sessions: Arc<Sessions>,
 }
 
 /// The name that a server's certificate must contain. Only a DNS name is sent to the server (SNI), not an IP address.
@@ -77,7 +79,12 @@ impl Tls {
         asks_responders: bool,
     ) -> Result<Self, InvalidOption> {
         if let Some(config) = options.own_config() {
-            return Ok(Self { config: Arc::clone(config), verifier: None });
+            return Ok(Self {
+                config: Arc::clone(config),
+                verifier: None,
+                #[cfg(feature = "ocsp")]
+                sessions: Arc::default(),
+            });
         }
         let own_provider = options.own_provider();
         let provider = own_provider.map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
@@ -96,8 +103,14 @@ impl Tls {
                 builder.with_client_cert_resolver(Arc::new(own.into_resolver(own_provider.map(|own| &**own))?))
             }
         };
-        config.resumption = Resumption::store(Arc::new(Sessions::default()));
-        Ok(Self { config: Arc::new(config), verifier: Some(verifier) })
+        let sessions = Arc::<Sessions>::default();
+        config.resumption = Resumption::store(sessions.clone());
+        Ok(Self {
+            config: Arc::new(config),
+            verifier: Some(verifier),
+            #[cfg(feature = "ocsp")]
+            sessions,
+        })
     }
 
     /// Returns the name that the certificate of the server at `host` must contain.
@@ -142,7 +155,7 @@ impl Tls {
         let handshake = async {
             let stream = TlsConnector::from(Arc::clone(&self.config)).connect(identity.clone(), socket).await?;
             #[cfg(feature = "ocsp")]
-            self.ask_responders(&stream, deadline).await?;
+            self.ask_responders(&stream, identity, deadline).await?;
             Ok(stream)
         };
         match deadline.bound(handshake).await {
@@ -168,11 +181,22 @@ impl Tls {
 #[cfg(feature = "ocsp")]
 impl Tls {
     /// Refuses the server's certificate if a responder that the certificate names reports a revocation.
-    async fn ask_responders(&self, stream: &client::TlsStream<Socket>, deadline: Deadline) -> io::Result<()> {
+    ///
+    /// A resumed session has the certificate of its first handshake. So after a refusal, the next connection does not
+    /// resume a session, and the server presents its present certificate.
+    async fn ask_responders(
+        &self,
+        stream: &client::TlsStream<Socket>,
+        identity: &Identity,
+        deadline: Deadline,
+    ) -> io::Result<()> {
         let Some(verifier) = &self.verifier else { return Ok(()) };
         let presented = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
         let asked = crate::pool::runtime::boxed(|| verifier.ask_responders(&presented, deadline.remaining())).await;
-        asked.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        asked.map_err(|error| {
+            self.sessions.forget(identity);
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        })
     }
 }
 

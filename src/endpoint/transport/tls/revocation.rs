@@ -91,7 +91,11 @@ impl<'a> Issued<'a> {
                 let usage = KeyUsage::server_auth();
                 let chain = end_entity
                     .verify_for_usage(algorithms, &authorities.roots, intermediates, now, usage, None, None)
-                    .map_err(|_| CertificateError::UnknownIssuer)?;
+                    .map_err(|error| match error {
+                        // A resumed session can have a certificate that has expired since the first handshake.
+                        webpki::Error::CertExpired { .. } => CertificateError::Expired,
+                        _ => CertificateError::UnknownIssuer,
+                    })?;
                 let issuer = chain.intermediate_certificates().next().map(|issuer| issuer.der());
                 match &issuer {
                     Some(certificate) => anchor_from_trusted_cert(certificate).map_err(bad_encoding)?.to_owned(),

@@ -25,6 +25,15 @@ impl Default for Store {
     }
 }
 
+impl Sessions {
+    /// Forgets the sessions with this server.
+    #[cfg(feature = "ocsp")]
+    pub fn forget(&self, server_name: &ServerName<'static>) {
+        self.remove_tls12_session(server_name);
+        while self.take_tls13_ticket(server_name).is_some() {}
+    }
+}
+
 impl ClientSessionStore for Sessions {
     fn set_kx_hint(&self, server_name: ServerName<'static>, group: NamedGroup) {
         self.0.get().0.set_kx_hint(server_name, group);
