@@ -438,11 +438,12 @@ fn is_up(limit: Limit, error: &ClientError) -> bool {
     let Some(left) = limit.left() else { return false };
     error.is_timeout()
         && match error.operation_error() {
-            // While the call has time left, this is `connectTimeoutMS` or a time limit of the system: a network error.
+            // While the call has time left, this is `connectTimeoutMS` or a time limit of the system, a network error,
+            // unless the operation's own limit left no time for another attempt.
             Some(
                 OperationError::CheckOut(CheckOutError::Establish(_))
                 | OperationError::Command(CommandError::Network { .. }),
-            ) => left.is_zero(),
+            ) => left.is_zero() || error.is_late(),
             _ => true,
         }
 }
@@ -455,5 +456,36 @@ fn is_resumable(error: &ClientError, max_wire_version: i32) -> bool {
         Some(_) if max_wire_version >= HAS_LABEL => error.has_label("ResumableChangeStreamError"),
         Some(server) => RESUMABLE.contains(&server.code),
         None => matches!(error, ClientError::Operation(_) | ClientError::Selection(_)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::endpoint::Origin;
+
+    #[test]
+    fn network_error_ends_the_time_of_a_call_only_if_no_time_is_left_for_another_attempt() {
+        let timed_out = |kind: io::ErrorKind| {
+            let origin = Box::new(Origin {
+                address: "h:27017".into(),
+                connection_id: None,
+                server_connection_id: None,
+                generation: None,
+                service_id: None,
+            });
+            let source = Arc::new(io::Error::from(kind));
+            ClientError::from(OperationError::from(CommandError::Network { origin, source }))
+        };
+        let (lasts, is_over) = (Limit::For(Duration::from_secs(60)).start(), Limit::For(Duration::ZERO).start());
+        let (of_system, reset) = (timed_out(io::ErrorKind::TimedOut), timed_out(io::ErrorKind::ConnectionReset));
+        assert!(of_system.is_timeout() && !reset.is_timeout());
+        assert!(!is_up(lasts, &of_system) && is_up(is_over, &of_system));
+        assert!(!is_up(lasts, &reset) && !is_up(is_over, &reset));
+        assert!(is_up(lasts, &reset.late()));
+        assert!(!is_up(Limit::Unset, &of_system));
     }
 }

@@ -208,6 +208,11 @@ impl ClientError {
         self
     }
 
+    /// Returns whether the error is [late](Self::late).
+    pub(super) fn is_late(&self) -> bool {
+        matches!(self, Self::Operation(failed) if failed.is_late)
+    }
+
     /// Adds the label of a commit whose result is not known.
     pub(super) fn with_unknown_commit_result(mut self) -> Self {
         if let Self::Operation(failed) = &mut self {
