@@ -279,6 +279,15 @@ impl ClientError {
         own.or_else(|| self.reported()?.write_concern_error())
     }
 
+    /// Returns whether the write was executed completely, and only its write concern was not met.
+    pub(in crate::client) fn is_unmet_concern(&self) -> bool {
+        match self {
+            Self::Operation(failed) => matches!(failed.failure, Failure::Concern { .. }),
+            Self::Write(failure) => failure.errors.is_empty() && failure.cause.is_none(),
+            _ => false,
+        }
+    }
+
     /// Returns whether the server's own time limit expired, for the operation or for its write concern.
     pub(in crate::client) fn is_max_time_expired(&self) -> bool {
         match self {

@@ -86,7 +86,7 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
                     let all = doc! { "$in": ids };
                     let deleted = files.delete_many(doc! { "_id": &all }).begin(limit).await;
                     // An unmet write concern does not undo the deletion, after which no call would find the chunks.
-                    if deleted.as_ref().err().is_none_or(|error| error.write_concern_error().is_some()) {
+                    if deleted.as_ref().err().is_none_or(ClientError::is_unmet_concern) {
                         chunks.delete_many(doc! { "files_id": all }).begin(limit).await?;
                     }
                     deleted?;

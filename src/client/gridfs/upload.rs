@@ -109,6 +109,9 @@ call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
 /// ends first, or the client is [shut down](Client::shutdown), chunks stay on the server. To wait for the deletion, use
 /// [`abort`](Self::abort). In a forked child, the drop deletes nothing.
 ///
+/// With an `_id` of the application and without acknowledgement (`w: 0`), only the first chunk is deleted, also by
+/// [`abort`](Self::abort), because it is unknown whether the other chunks belong to a file with the same `_id`.
+///
 /// # Cancel safety
 ///
 /// Nothing is lost if a write, a flush or a shutdown is cancelled: the next call continues to wait for the same chunk.

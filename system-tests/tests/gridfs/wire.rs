@@ -63,18 +63,23 @@ async fn deletion_by_name_chooses_its_files_on_the_primary() {
 
 /// After the deletion of the files' documents, no later call would find the chunks.
 #[tokio::test(start_paused = true)]
-async fn deletion_by_name_deletes_the_chunks_although_the_write_concern_of_the_files_is_not_met() {
-    let (server, client) = scripted("", |command| match command.get_str("delete") {
-        Ok("fs.files") => {
-            let unmet = doc! { "code": 64, "errmsg": "waiting for replication timed out" };
-            Answer::Reply(doc! { "ok": 1, "n": 1, "writeConcernError": unmet })
-        }
-        _ => answer(command),
-    })
-    .await;
-    let error = client.database("db").gridfs_bucket(None).delete_by_name("file").await.unwrap_err();
-    assert_eq!(error.write_concern_error().unwrap().code, 64, "{error}");
-    assert_eq!(arrived(&server), ["find fs.files", "delete fs.files", "delete fs.chunks"]);
+async fn deletion_by_name_deletes_the_chunks_of_all_files_or_of_none() {
+    let unmet = doc! { "code": 64, "errmsg": "waiting for replication timed out" };
+    let mut refused = doc! { "ok": 1, "n": 1, "writeConcernError": unmet };
+    let executed = refused.clone();
+    // Of two shards, one refused the deletion.
+    refused.insert("writeErrors", [doc! { "index": 0, "code": 14031, "errmsg": "the disk is full" }]);
+    for (reply, deletes_chunks) in [(executed, true), (refused, false)] {
+        let (server, client) = scripted("", move |command| match command.get_str("delete") {
+            Ok("fs.files") => Answer::Reply(reply.clone()),
+            _ => answer(command),
+        })
+        .await;
+        let error = client.database("db").gridfs_bucket(None).delete_by_name("file").await.unwrap_err();
+        assert_eq!(error.write_concern_error().unwrap().code, 64, "{error}");
+        let commands = ["find fs.files", "delete fs.files", "delete fs.chunks"];
+        assert_eq!(arrived(&server), commands[..2 + usize::from(deletes_chunks)]);
+    }
 }
 
 #[track_caller]
