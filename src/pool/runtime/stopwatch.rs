@@ -1,13 +1,14 @@
 //! The clock that measures a pool's durations.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant as SystemInstant};
 
 use quanta::Clock;
 use tokio::time::Instant;
 
-/// Nanoseconds per tick of the fast clock's counter, multiplied by 2^32, for the whole process.
-static SCALE: OnceLock<u64> = OnceLock::new();
+/// Nanoseconds per tick of the fast clock's counter, multiplied by 2^32, for the whole process. 0 before the first
+/// calibration. Threads do not wait for the calibration of another thread, which a forked child would not have.
+static SCALE: AtomicU64 = AtomicU64::new(0);
 
 /// Measures durations, in nanoseconds since it was started. Clones count from the same instant.
 #[derive(Debug, Clone)]
@@ -23,7 +24,15 @@ impl Stopwatch {
     /// clock, which usually takes about 2 ms, and rarely more than 200 ms.
     pub(crate) fn fast() -> Self {
         let counter = Clock::new();
-        let scale = *SCALE.get_or_init(|| calibrate(&counter));
+        // ORD: Relaxed; nothing else is published.
+        let scale = match SCALE.load(Ordering::Relaxed) {
+            0 => {
+                let scale = calibrate(&counter);
+                SCALE.store(scale, Ordering::Relaxed);
+                scale
+            }
+            known => known,
+        };
         Self::Fast { start: counter.raw(), counter, scale }
     }
 
