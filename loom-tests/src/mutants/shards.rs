@@ -233,7 +233,7 @@ pub const MUTANTS: &[Mutant] = &[
         does: "The last waiter to leave does not lower the flag of the last shard.",
         file: "pool/core/core.rs",
         edits: &[Edit {
-            within: "fn settle",
+            within: "fn lower_flags",
             right: "self.shards.iter()",
             wrong: "{ let mut all = self.shards.iter(); all.next_back(); all }",
         }],

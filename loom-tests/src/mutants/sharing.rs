@@ -54,4 +54,10 @@ pub const MUTANTS: &[Mutant] = &[
         file: "pool/core/budget.rs",
         edits: &[Edit { within: "fn lacks_places(", right: "self.free + leaving", wrong: "self.free" }],
     },
+    Mutant {
+        name: "flags_stay_raised_while_the_budget_is_settled",
+        does: "A check-out that may not wait raises the flags and settles the budget, although the queue is empty.",
+        file: "pool/core/acquire.rs",
+        edits: &[Edit { within: "fn queue_up", right: "self.lower_flags(&queue);", wrong: "" }],
+    },
 ];

@@ -87,7 +87,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "flags_lowered_over_openers",
         does: "The last waiter to leave lowers the flags although openers still wait.",
         file: "pool/core/core.rs",
-        edits: &[Edit { within: "fn settle", right: "queue.is_empty(Lane::Openers)", wrong: "true" }],
+        edits: &[Edit { within: "fn lower_flags", right: "queue.is_empty(Lane::Openers)", wrong: "true" }],
     },
     Mutant {
         name: "check_out_is_queued_again_behind_waiters",

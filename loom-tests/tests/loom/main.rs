@@ -130,6 +130,7 @@
 //! | `pool_whose_waiters_leave_is_no_longer_in_the_queue` | share, cancel, return | 4 | `pool_without_a_waiter_stays_in_the_queue` |
 //! | `connection_returned_while_another_pool_queues_up_is_found_at_the_next_look` | share, acquire, return, maintain | none | `pool_in_the_queue_does_not_look_again` |
 //! | `pool_in_the_queue_costs_others_one_connection` | share, acquire, return | 4 | `leaving_places_are_not_counted` |
+//! | `connection_is_returned_while_a_check_out_that_may_not_wait_asks_for_a_place` | share, acquire, return | 4 | `flags_stay_raised_while_the_budget_is_settled` |
 //! | **hits**: check-outs and check-ins on the fast path | | | |
 //! | `concurrent_hits_share_no_connection` | hit, hit, return | none | `hit_without_comparing`, `noted_slot_is_taken_without_comparing` |
 //! | `concurrent_returns_lose_no_connection` | return, return | none | `push_without_comparing`, `link_is_kept_at_another_height` |

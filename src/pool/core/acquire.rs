@@ -96,6 +96,9 @@ enum Queued<E: Environment> {
     },
     Granted(Grant<E>),
     NotReady,
+    /// The maximum number of check-outs is already waiting, but the pool now waits for a place of the budget. The caller
+    /// settles the budget, which may close an idle connection of another pool, and tries once more.
+    Asks,
     /// The maximum number of check-outs is already waiting.
     Full,
     /// The pool has changed in the meantime, so search again.
@@ -294,11 +297,16 @@ impl<E: Environment> Core<E> {
     /// This function establishes the invariant for the first check-out in the queue. It raises the flags, so that every
     /// later push and release takes the list's lock. Each shard's flag is raised in the step that finds the shard
     /// empty.
-    fn queue_up(self: &Arc<Self>, lane: Lane) -> Queued<E> {
+    ///
+    /// `may_ask` says whether the pool may wait for a place of the budget although no check-out may wait.
+    fn queue_up(self: &Arc<Self>, lane: Lane, may_ask: bool) -> Queued<E> {
         let mut queue = self.wait_list.lock_with_room(lane);
         // A clear changes the pool word before it takes the list's lock to fail the waiters. So either this check-out
         // sees the change, or the clear finds this check-out in the queue.
         if self.state.load().phase != Phase::Ready {
+            if !may_ask && queue.first_waiting_lane().is_none() {
+                self.leave_budget_queue();
+            }
             return Queued::NotReady;
         }
         let (limits, mut to_be_served) = (self.limits_of_the_first(), false);
@@ -336,23 +344,18 @@ impl<E: Environment> Core<E> {
             }
             None if queue.is_full(lane) => {
                 // If no check-out may wait, the first check-out asks for a place of the budget here.
-                let asks =
-                    |queue: &LockedWaitList<Grant<E>>| self.is_budgeted() && queue.first_waiting_lane().is_none();
-                let admits = || self.admit_first(self.limits()).is_ok();
-                let is_first = asks(&queue);
-                let mut admitted = is_first && admits();
-                if is_first && !admitted {
+                let is_first = self.is_budgeted() && queue.first_waiting_lane().is_none();
+                if is_first && self.admit_first(self.limits()).is_ok() {
+                    self.settle(&queue);
                     drop(queue);
-                    // This may close an idle connection of another pool, whose place is then free.
-                    self.settle_budget();
-                    queue = self.wait_list.lock();
-                    admitted = asks(&queue) && admits();
+                    return Queued::Granted(Grant::Permit(Permit::new(self.clone())));
+                }
+                if is_first && may_ask {
+                    self.lower_flags(&queue);
+                    return Queued::Asks;
                 }
                 self.settle(&queue);
                 drop(queue);
-                if admitted {
-                    return Queued::Granted(Grant::Permit(Permit::new(self.clone())));
-                }
                 if is_first {
                     self.settle_budget();
                 }
@@ -373,14 +376,18 @@ impl<E: Environment> Core<E> {
     ) -> Option<Poll<Grant<E>>> {
         // Cloned before there is a ticket, because cloning a waker runs foreign code.
         let waker = context.waker().clone();
-        let queued = self.queue_up(lane);
+        let mut queued = self.queue_up(lane, true);
+        if let Queued::Asks = queued {
+            self.settle_budget();
+            queued = self.queue_up(lane, false);
+        }
         let Queued::Waits { seat, to_be_served } = queued else {
             discard(waker);
             return match queued {
                 Queued::Granted(grant) => Some(Poll::Ready(grant)),
                 Queued::NotReady => Some(Poll::Ready(Grant::Refused(Box::new(self.refusal())))),
                 Queued::Full => Some(Poll::Ready(Grant::Refused(Box::new(Refusal::Full)))),
-                Queued::Waits { .. } | Queued::Again => None,
+                Queued::Waits { .. } | Queued::Asks | Queued::Again => None,
             };
         };
         let polled = self.wait_list.sit_down(waiter, seat, waker);
@@ -490,6 +497,8 @@ impl<E: Environment> Acquire<'_, E> {
         let grant = self.core.wait_list.leave(&mut self.waiter, |queue| self.core.settle(queue));
         // The grant is dropped outside the lock. It then goes to the next check-out in the queue.
         drop(grant);
+        // If the pool has left the budget's queue, the fair share of the others has grown.
+        self.core.settle_budget();
     }
 }
 

@@ -233,9 +233,11 @@ impl Books {
         self.accounts.values_mut().filter_map(asked).collect()
     }
 
-    /// Returns the pools in the order in which they are searched for an idle connection.
+    /// Returns the pools in the order in which they are searched for an idle connection. A pool in the queue needs its
+    /// connections itself: if one is idle, a check-out of this pool is about to find it.
     fn by_holdings(&self) -> Vec<Arc<dyn Sharer>> {
-        let mut accounts: Vec<_> = self.accounts.values().filter(|account| account.kept() > 0).collect();
+        let is_searched = |account: &&Account| account.kept() > 0 && account.ticket.is_none();
+        let mut accounts: Vec<_> = self.accounts.values().filter(is_searched).collect();
         accounts.sort_by_key(|account| Reverse(account.kept()));
         accounts.into_iter().filter_map(|account| account.pool.upgrade()).collect()
     }

@@ -637,8 +637,13 @@ impl<E: Environment> Core<E> {
         if queue.first_waiting_lane().is_some() {
             return;
         }
-        self.capacity.lower_waiting_flag();
         self.leave_budget_queue();
+        self.lower_flags(queue);
+    }
+
+    /// Lowers the flags, because no check-out is waiting except for openers. Called under the wait list's lock.
+    pub(super) fn lower_flags(&self, queue: &LockedWaitList<Grant<E>>) {
+        self.capacity.lower_waiting_flag();
         self.queue_ends();
         if queue.is_empty(Lane::Openers) {
             self.shards.iter().for_each(|shard| shard.lower_flag());

@@ -1,14 +1,15 @@
 //! Pools that share a budget.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wharf::{
-    Budget, CheckOutError, Clear, Connection, Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolOptions,
+    Budget, CheckOutError, Clear, Connection, Establish, EstablishError, Establishing, Pool, PoolBuilder, PoolEvent,
+    PoolOptions,
 };
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once, settle};
@@ -359,4 +360,67 @@ async fn check_out_gets_the_place_of_an_idle_connection_although_no_check_out_ma
     let held = pool.check_out().await.unwrap();
     assert_eq!((log.count("ConnectionClosed"), used(&budget)), (1, (2, 0)));
     drop(held);
+}
+
+/// The check-out closes the connection of the other pool. Foreign code that runs then can return a connection.
+#[tokio::test(start_paused = true)]
+async fn connection_can_be_returned_while_another_pools_connection_is_closed_although_no_check_out_may_wait() {
+    let budget = budget(2);
+    let (other, _) = of(builder(&Mock::new([])), &budget);
+    let (pool, log) = of(builder(&Mock::new([])).max_waiting(Some(0)), &budget);
+    drop(other.check_out().await.unwrap());
+    let held = Mutex::new(Some(pool.check_out().await.unwrap()));
+    other.subscribe(move |event: &PoolEvent| {
+        if matches!(event, PoolEvent::ConnectionClosed { .. }) {
+            held.lock().unwrap().take();
+        }
+    });
+    let connection = pool.check_out().await.unwrap();
+    assert_eq!((log.count("ConnectionCreated"), used(&budget)), (1, (1, 0)), "it gets the returned connection");
+    drop(connection);
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_out_whose_pool_is_cleared_while_it_asks_for_a_place_leaves_the_queue() {
+    let budget = budget(2);
+    let (other, _) = of(builder(&Mock::new([])), &budget);
+    let (third, _) = of(builder(&Mock::new([])), &budget);
+    let (pool, _) = of(builder(&Mock::new([])).max_waiting(Some(0)), &budget);
+    let held = third.check_out().await.unwrap();
+    drop(other.check_out().await.unwrap());
+    let cleared = pool.clone();
+    other.subscribe(move |event: &PoolEvent| {
+        if matches!(event, PoolEvent::ConnectionClosed { .. }) {
+            cleared.clear(Clear::new()).unwrap();
+        }
+    });
+    assert!(matches!(pool.check_out().await, Err(CheckOutError::PoolCleared(_))));
+    assert_eq!(used(&budget), (1, 0));
+    drop(held);
+    assert_eq!(counts(&third).2, 1, "a connection was closed for nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fair_share_that_grows_when_a_pool_leaves_the_queue_is_served() {
+    let budget = budget(8);
+    let [(few, _), (leaving, _), (many, _)] = [(); 3].map(|()| of(builder(&Mock::new([])), &budget));
+    let mut held = Vec::new();
+    for (pool, connections) in [(&few, 2), (&leaving, 2), (&many, 4)] {
+        for _ in 0..connections {
+            held.push(pool.check_out().await.unwrap());
+        }
+    }
+    let (mut waits, mut leaves) = (pin!(few.check_out()), Box::pin(leaving.check_out()));
+    let (mut next, mut later) = (pin!(many.check_out()), pin!(many.check_out()));
+    assert!(poll_once(waits.as_mut()).await.is_none() && poll_once(leaves.as_mut()).await.is_none());
+    assert!(poll_once(next.as_mut()).await.is_none() && poll_once(later.as_mut()).await.is_none());
+    // Each pool's share is two, so the last pool keeps what is returned to it.
+    drop(held.pop());
+    held.push(next.await.unwrap());
+    drop(leaves);
+    // The share is now three, which the first pool lacks and the last one exceeds.
+    drop(held.pop());
+    let connection = poll_once(waits.as_mut()).await;
+    assert!(poll_once(later.as_mut()).await.is_none());
+    drop((connection, held));
 }

@@ -59,6 +59,10 @@ const CONTROLS: &[(&str, &str)] = &[
         "sharing::connection_returned_while_another_pool_queues_up_is_found_at_the_next_look",
     ),
     ("leaving_places_are_not_counted", "sharing::pool_in_the_queue_costs_others_one_connection"),
+    (
+        "flags_stay_raised_while_the_budget_is_settled",
+        "sharing::connection_is_returned_while_a_check_out_that_may_not_wait_asks_for_a_place",
+    ),
     ("look_precedes_the_flag", "waiting::check_in_while_a_check_out_queues_up_loses_no_wake_up"),
     ("push_ignores_waiters", "waiting::check_in_while_a_check_out_queues_up_loses_no_wake_up"),
     ("look_precedes_the_flag", "waiting::check_in_to_another_shard_while_a_check_out_queues_up_loses_no_wake_up"),

@@ -133,3 +133,19 @@ fn pool_in_the_queue_costs_others_one_connection() {
         wind_up(two);
     });
 }
+
+#[test]
+fn connection_is_returned_while_a_check_out_that_may_not_wait_asks_for_a_place() {
+    model("connection_is_returned_while_a_check_out_that_may_not_wait_asks_for_a_place", Some(4), || {
+        let budget = budget(1);
+        let pool = impatient(&budget, options(2, 2));
+        let held = leased(&pool);
+        let returns = thread::spawn(move || check_in(held));
+        let granted = poll(&mut waiter(&pool)).expect("the check-out waits");
+        returns.join().unwrap();
+        assert!(matches!(granted, Grant::Connection(_) | Grant::Refused(_)), "two connections under a budget of one");
+        drop(granted);
+        assert_eq!((pool.status().available, budget.status().waiting_pools), (1, 0));
+        wind_up(pool);
+    });
+}

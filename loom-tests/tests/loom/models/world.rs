@@ -61,6 +61,8 @@ pub struct World {
     /// How far the pool's clock has advanced, in nanoseconds.
     passed: AtomicU64,
     budget: Option<Budget>,
+    /// Whether no check-out may wait.
+    is_impatient: bool,
 }
 
 impl World {
@@ -75,6 +77,7 @@ impl World {
             drains: Mutex::default(),
             passed: AtomicU64::new(0),
             budget: None,
+            is_impatient: false,
         }
     }
 
@@ -176,6 +179,10 @@ unsafe impl Environment for World {
         self.budget.as_ref()
     }
 
+    fn max_waiting(&self) -> Option<u32> {
+        self.is_impatient.then_some(0)
+    }
+
     fn task_id(&self) -> Option<u64> {
         Some(TASK.with(Cell::get)).filter(|number| *number != 0)
     }
@@ -256,6 +263,14 @@ pub fn unheard(options: PoolOptions) -> Arc<Pool> {
 /// Returns a ready pool under a budget, whose environment does not listen to events.
 pub fn sharing(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
     let world = World { budget: Some(budget.clone()), ..World::new(false) };
+    let pool = Core::new("server:27017", options, 2, world).unwrap();
+    assert!(pool.ready());
+    pool
+}
+
+/// Returns a ready pool under a budget, in which no check-out may wait.
+pub fn impatient(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
+    let world = World { budget: Some(budget.clone()), is_impatient: true, ..World::new(false) };
     let pool = Core::new("server:27017", options, 2, world).unwrap();
     assert!(pool.ready());
     pool
