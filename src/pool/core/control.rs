@@ -59,6 +59,8 @@ impl<E: Environment> Core<E> {
             }
         }
         self.serve_permits();
+        // Stale connections are closed first, because `trim` would close fresh ones in their place.
+        self.close_stale(usize::MAX);
         self.trim();
         self.environment.schedule_maintenance();
         true

@@ -50,7 +50,7 @@ impl<E: Environment> Held<E> {
 /// A connection that was checked in with unfinished work. It becomes available once a drain has completed that work.
 ///
 /// Until then, the connection counts as in use. When the token is dropped, the connection is judged again: it becomes
-/// available if it can now be reused, and is closed if it cannot be reused or if the drain was displaced.
+/// available if it can now be reused, and is closed if it cannot be reused, has expired, or was displaced.
 #[must_use = "dropping it closes the connection, unless it has been drained"]
 pub struct Draining<E: Environment> {
     number: DrainNumber,

@@ -223,7 +223,10 @@ fn check_in_at_length<E: Environment>(held: Held<E>) {
         return held.retire_stale();
     }
     if held.core().gives_up_as_expired(held) {
-        return held.retire(ConnectionClosedReason::Idle);
+        return match held.is_stale() {
+            true => held.retire_stale(),
+            false => held.retire(ConnectionClosedReason::Idle),
+        };
     }
     held.touch();
     held.make_available(shard);

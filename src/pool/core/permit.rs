@@ -124,6 +124,7 @@ impl<E: Environment> Core<E> {
                     return;
                 }
                 let claimed = queue.claim_first(lane).expect("BUG: a lane that is not empty has no first waiter");
+                self.waiter_is_served();
                 self.settle(&queue);
                 claimed
             };

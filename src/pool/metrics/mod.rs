@@ -211,7 +211,7 @@ impl Closes {
 pub struct DrainMetrics {
     /// Drains that have begun. [`PoolStatus::draining`] counts the drains that have not ended.
     pub begun: u64,
-    /// Drains after which the connection was used again.
+    /// Drains after which the connection could be used again. An expired connection was closed nevertheless.
     pub reused: u64,
     /// Drains after which the connection was closed, because it still could not be used, or because the draining code
     /// panicked.

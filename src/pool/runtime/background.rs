@@ -3,6 +3,8 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use tokio::task::yield_now;
+
 use super::alarm::alarm;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
@@ -39,7 +41,11 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         if interval.is_some() {
             core.maintain();
             while let Some(pending) = core.populate() {
-                guard.handle().spawn(fork::own(open(core.clone(), pending, None, true)));
+                let opening = guard.handle().spawn(fork::own(open(core.clone(), pending, None, true)));
+                // If the runtime has ended, so has the new task, and this task ends where it waits.
+                if opening.is_finished() {
+                    yield_now().await;
+                }
             }
         }
         let asked_for = core.environment().maintenance.notified();

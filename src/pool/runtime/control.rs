@@ -13,7 +13,7 @@ use super::check_out::checked_out;
 use super::connection::Connection;
 use super::establish::Establish;
 use super::fork::{self, Forked};
-use super::opening::open;
+use super::opening::{TaskEnded, open};
 use super::pool::{Pool, Shared};
 use crate::pool::core::{Budget, Phase, Usage};
 use crate::pool::error::{CheckOutError, NoRuntimeError};
@@ -192,18 +192,26 @@ impl<E: Establish> Pool<E> {
         let _warm_up = core.begin_warm_up();
         let (mut openings, mut told) = (Vec::new(), None);
         // The number of connections that were open at first, and the number that this call has opened. The call ends
-        // when their sum is large enough, even if idle connections have been closed in the meantime.
-        let (open_at_first, mut opened) = (core.count_open(), 0);
+        // when their sum is large enough, even if idle connections have been closed in the meantime. A renewal replaces
+        // all connections, so the call then begins anew.
+        let mut generation = core.state().generation;
+        let (mut open_at_first, mut opened) = (core.count_open(), 0);
         loop {
             // Listens before it reads the status, so that it does not miss a later change.
             let mut change = core.environment().population.listen();
+            let present = core.state().generation;
+            if std::mem::replace(&mut generation, present) != present {
+                (open_at_first, opened) = (core.count_open(), 0);
+            }
             let wanted = connections.min(self.options().capacity());
             let lacked_budget = core.lacks_budget();
             let has_opened_all = open_at_first + opened >= wanted;
             while !has_opened_all && let Some(pending) = core.create_to_warm_up(wanted) {
                 let home = self.home(|| Handle::try_current().ok());
                 let home = home.ok_or_else(|| NoRuntimeError::of(core.address()))?;
-                openings.push(home.handle().spawn(fork::own(open(Arc::clone(core), pending, None, false))));
+                let created = (pending.id(), pending.generation());
+                let opening = open(Arc::clone(core), pending, None, false);
+                openings.push((created, home.handle().spawn(fork::own(opening))));
             }
             let (status, open) = (core.status(), core.count_open());
             if told.replace(open) != Some(open) {
@@ -222,17 +230,19 @@ impl<E: Establish> Pool<E> {
                 // event-listener cannot handle a panicking waker.
                 let waker = Contained::new(context.waker().clone()).into();
                 let (mut failed, before) = (None, opened);
-                openings.retain_mut(|opening| match Pin::new(opening).poll(context) {
-                    Poll::Ready(Ok(Ok(Err(error)))) => {
-                        failed = Some(error);
-                        false
+                openings.retain_mut(|((id, of_generation), opening)| {
+                    let Poll::Ready(ended) = Pin::new(opening).poll(context) else { return true };
+                    match ended {
+                        Ok(Ok(Ok(()))) => opened += u32::from(*of_generation == generation),
+                        Ok(Ok(Err(error))) => failed = Some(error),
+                        Err(error) if error.is_panic() => {
+                            let error = TaskEnded::failure().in_pool(core.address().clone(), *id, *of_generation);
+                            failed = Some(error.into());
+                        }
+                        // The runtime has ended, or this is a forked child.
+                        Err(_) | Ok(Err(Forked)) => {}
                     }
-                    Poll::Ready(Ok(Ok(Ok(())))) => {
-                        opened += 1;
-                        false
-                    }
-                    Poll::Ready(_) => false,
-                    Poll::Pending => true,
+                    false
                 });
                 match failed {
                     Some(error) => Poll::Ready(Err(error)),

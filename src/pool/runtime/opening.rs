@@ -27,6 +27,12 @@ pub(super) type Acquired<E> = Result<Idle<TokioEnvironment<E>>, CheckOutError>;
 #[error("the establisher panicked while it opened the connection")]
 pub(super) struct TaskEnded;
 
+impl TaskEnded {
+    pub fn failure() -> EstablishError {
+        EstablishError::permanent(Stage::Connect, Self)
+    }
+}
+
 /// The state that a check-out shares with the task that opens its connection, besides the channel for the outcome.
 pub(super) struct OpenRequest<E: Establish> {
     core: SharedCore<E>,
@@ -66,7 +72,7 @@ impl<E: Establish> OpenRequest<E> {
     /// Returns the error for a check-out whose task ended without an outcome.
     pub fn task_ended(&self) -> CheckOutError {
         let core = &self.core;
-        let (failure, address) = (EstablishError::permanent(Stage::Connect, TaskEnded), core.address().clone());
+        let (failure, address) = (TaskEnded::failure(), core.address().clone());
         match self.created.get() {
             Some(Created { id, generation }) => failure.in_pool(address, *id, *generation).into(),
             None if core.state().phase != Phase::Ready => core.refused(core.refusal()),

@@ -97,6 +97,24 @@ async fn connections_beyond_a_reduced_maximum_serve_no_waiter_and_do_not_count()
 }
 
 #[tokio::test(start_paused = true)]
+async fn waiters_that_open_a_connection_count_as_served() {
+    let pool = refusing(PoolOptions::default());
+    let mut held = pool.check_out().await.unwrap();
+    let mut next = Box::pin(pool.check_out());
+    assert!(poll_once(next.as_mut()).await.is_none());
+    for _ in 0..10 {
+        let mut behind = Box::pin(pool.check_out());
+        assert!(poll_once(behind.as_mut()).await.is_none());
+        advance(ms(8)).await;
+        held.discard();
+        held = next.await.unwrap();
+        next = behind;
+    }
+    let TooLate { pace, .. } = too_late(begin(&pool, ms(1)).await);
+    assert_eq!(pace, ms(8));
+}
+
+#[tokio::test(start_paused = true)]
 async fn limit_of_the_queue_alone_does_not_include_the_use() {
     let pool = refusing(PoolOptions::default().wait_queue_timeout(ms(30)));
     let _held = take_turns(&pool, pool.check_out().await.unwrap(), 10, ms(8)).await;

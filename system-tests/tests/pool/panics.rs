@@ -374,4 +374,7 @@ async fn establisher_that_panics_keeps_no_capacity() {
         settle().await;
         assert_eq!((keeping.0.lock().unwrap().len(), pool.status().total), (failed, 0));
     }
+    let error = pool.warm_up(1, |_| ()).await.unwrap_err();
+    assert!(error.to_string().contains("the establisher panicked"), "{error}");
+    assert_eq!((keeping.0.lock().unwrap().len(), pool.status().total), (5, 0));
 }

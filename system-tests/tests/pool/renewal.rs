@@ -56,6 +56,14 @@ async fn connection_past_its_lifetime_is_closed() {
     drop(held);
     assert_eq!((pool.status().total, log.count("ConnectionClosed")), (0, 3));
     assert_eq!(log.lines().last().unwrap(), &format!("ConnectionClosed {id} idle"));
+
+    let held = pool.check_out().await.unwrap();
+    sleep(11 * SECOND).await;
+    pool.renew();
+    let id = held.id();
+    drop(held);
+    let last = log.lines().pop().unwrap();
+    assert_eq!(last, format!("ConnectionClosed {id} stale"), "the renewal is the reason, although it has expired, too");
 }
 
 /// Opens connections that need a drain once they have been used. A connection is whether it needs a drain.

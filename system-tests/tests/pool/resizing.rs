@@ -180,3 +180,17 @@ fn resizes_under_load_lose_nothing_and_leave_no_surplus() {
     });
     assert_eq!(mock.live(), pool.status().total as usize);
 }
+
+#[tokio::test(start_paused = true)]
+async fn pool_that_shrinks_closes_stale_connections_before_fresh_ones() {
+    let options = PoolOptions::default().background_interval(wharf::BackgroundInterval::Never);
+    let (pool, log) = pool(options, &Mock::new([]));
+    pool.warm_up(6, |_| ()).await.unwrap();
+    pool.renew();
+    drop(pool.check_out().await.unwrap());
+    assert_eq!(counts(&pool).0, 3, "the check-out closed four stale connections and opened another");
+    log.take();
+    resize(&pool, 2);
+    assert_eq!(counts(&pool), (1, 0, 1, 0, 0));
+    assert!(log.lines().iter().all(|line| line.ends_with(" stale")), "{:?}", log.lines());
+}

@@ -2,13 +2,13 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
-use wharf::{BackgroundInterval, CheckOutError, Pool, PoolOptions};
+use wharf::{BackgroundInterval, CheckOutError, Pool, PoolEvent, PoolOptions};
 use wharf_testbed::executor::drive;
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once};
@@ -258,4 +258,39 @@ fn time_limit_kept_by_a_runtime_for_another_executor_ends_with_it() {
     drop(runtime);
     let Poll::Ready(Err(error)) = waits.as_mut().poll(&mut context) else { panic!("the check-out still waits") };
     assert!(matches!(error, CheckOutError::NoRuntime(_)), "{error}");
+}
+
+#[test]
+fn pool_that_opens_its_minimum_lets_its_runtime_end() {
+    let (created, has_created) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let first = Mutex::new(Some((created, goes_on)));
+    let subscriber = move |event: &PoolEvent| {
+        if matches!(event, PoolEvent::ConnectionCreated { .. })
+            && let Some((created, goes_on)) = first.lock().unwrap().take()
+        {
+            created.send(()).unwrap();
+            goes_on.recv().unwrap();
+        }
+    };
+    let runtime = multi_thread();
+    let options = PoolOptions::default().min_pool_size(3);
+    let mock = Mock::new([]);
+    let builder = builder(&mock).options(options).subscriber(subscriber);
+    let pool = runtime.block_on(async { builder.build().unwrap() });
+    pool.ready();
+    has_created.recv().unwrap();
+    let handle = runtime.handle().clone();
+    runtime.shutdown_background();
+    while !handle.spawn(std::future::pending::<()>()).is_finished() {
+        std::thread::yield_now();
+    }
+    // The background task goes on, and the runtime drops all tasks that it spawns.
+    go_on.send(()).unwrap();
+    let end = Instant::now() + AGES;
+    while pool.status().generation == 0 {
+        assert!(Instant::now() < end, "the background task does not end");
+        std::thread::yield_now();
+    }
+    assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
 }

@@ -126,3 +126,20 @@ async fn warm_up_after_a_renewal_replaces_all_connections() {
     pool.warm_up(5, |_| ()).await.unwrap();
     assert_eq!(pool.status().available, 5, "connections that were being closed counted");
 }
+
+#[tokio::test(start_paused = true)]
+async fn warm_up_during_a_renewal_opens_all_connections_anew() {
+    let mock = Mock::new([Attempt::Held; 4]);
+    let options = PoolOptions::default().background_interval(BackgroundInterval::Never);
+    let (pool, log) = pool(options, &mock);
+    let mut warm = pin!(pool.warm_up(2, |_| ()));
+    assert!(poll_once(warm.as_mut()).await.is_none());
+    settle().await;
+    pool.renew();
+    for _ in 0..4 {
+        mock.let_one_in();
+        settle().await;
+    }
+    warm.await.unwrap();
+    assert_eq!((counts(&pool), log.count("ConnectionCreated")), ((2, 0, 2, 0, 0), 4));
+}
