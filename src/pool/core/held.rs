@@ -220,12 +220,15 @@ impl<E: Environment> Held<E> {
         if !self.is_current(generation) {
             return Err(Stale);
         }
-        let claimed = lanes.into_iter().find_map(|lane| queue.claim_first(lane));
-        if claimed.is_some() {
-            self.core().waiter_is_served();
+        let claimed = lanes.into_iter().find_map(|lane| queue.claim_first(lane).map(|claimed| (lane, claimed)));
+        Ok(claimed.map(|(lane, claimed)| {
+            // An opener was served when it was granted its permit, if it had waited.
+            if !matches!(lane, Lane::Openers) {
+                self.core().waiter_is_served();
+            }
             self.core().settle(queue);
-        }
-        Ok(claimed)
+            claimed
+        }))
     }
 
     /// Returns whether the connection, which is of this generation, is current: neither the pool nor the connection's

@@ -59,7 +59,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Notes, for the pace, that a connection was handed over to a waiter.
+    /// Notes, for the pace, that a waiter was granted a connection, or a permit to open one.
     #[inline]
     pub(super) fn waiter_is_served(&self) {
         if let Some(pace) = &self.measures.pace {

@@ -2,8 +2,8 @@
 //!
 //! The *pace* is the mean time from one served waiter to the next. It is measured with a clock that runs only while a
 //! waiter is in the queue, so times without demand do not count. The pace is the time on this clock since a mark,
-//! divided by the number of connections that were handed over since the mark. The mark is 8 to 16 uses of each
-//! connection old, so the pace adapts to a change in the load within that many uses.
+//! divided by the number of waiters that were served since the mark, each with a connection or a permit to open one.
+//! The mark is 8 to 16 uses of each connection old, so the pace adapts to a change in the load within that many uses.
 //!
 //! A queue is not measured if it ends before the pool has served as many waiters as it has connections. Connections are
 //! often returned together, for example after a tick of a timer, and most of them then find no waiter. If these queues
@@ -23,7 +23,7 @@ pub(super) struct Pace {
     /// and the other bits hold the stopwatch reading at which the clock would have shown 0. Changes under the wait
     /// list's lock.
     clock: StatisticU64,
-    /// The number of waiters to which a connection was handed over.
+    /// The number of waiters that were served.
     served: StatisticU64,
     /// The time on the clock and the number of waiters served when the clock was last started.
     began: [StatisticU64; 2],

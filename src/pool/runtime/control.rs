@@ -8,11 +8,13 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use super::check_out::checked_out;
 use super::connection::Connection;
 use super::establish::Establish;
 use super::fork::{self, Forked};
+use super::home::Home;
 use super::opening::{TaskEnded, open};
 use super::pool::{Pool, Shared};
 use crate::pool::core::{Budget, Phase, Usage};
@@ -190,7 +192,7 @@ impl<E: Establish> Pool<E> {
     async fn warm_up_here(&self, connections: u32, mut progress: impl FnMut(u32)) -> Result<(), CheckOutError> {
         let core = &self.core;
         let _warm_up = core.begin_warm_up();
-        let (mut openings, mut told) = (Vec::new(), None);
+        let (mut openings, mut told) = (Vec::<WarmUpOpening>::new(), None);
         // The number of connections that were open at first, and the number that this call has opened. The call ends
         // when their sum is large enough, even if idle connections have been closed in the meantime. A renewal replaces
         // all connections, so the call then begins anew.
@@ -202,6 +204,7 @@ impl<E: Establish> Pool<E> {
             let present = core.state().generation;
             if std::mem::replace(&mut generation, present) != present {
                 (open_at_first, opened) = (core.count_open(), 0);
+                openings.iter_mut().for_each(|opening| opening.counts = false);
             }
             let wanted = connections.min(self.options().capacity());
             let lacked_budget = core.lacks_budget();
@@ -209,9 +212,14 @@ impl<E: Establish> Pool<E> {
             while !has_opened_all && let Some(pending) = core.create_to_warm_up(wanted) {
                 let home = self.home(|| Handle::try_current().ok());
                 let home = home.ok_or_else(|| NoRuntimeError::of(core.address()))?;
-                let created = (pending.id(), pending.generation());
-                let opening = open(Arc::clone(core), pending, None, false);
-                openings.push((created, home.handle().spawn(fork::own(opening))));
+                let (id, generation) = (pending.id(), pending.generation());
+                let task = home.handle().spawn(fork::own(open(Arc::clone(core), pending, None, false)));
+                // The runtime may have ended.
+                let is_finished = task.is_finished();
+                openings.push(WarmUpOpening { id, generation, counts: true, home, task });
+                if is_finished {
+                    break;
+                }
             }
             let (status, open) = (core.status(), core.count_open());
             if told.replace(open) != Some(open) {
@@ -230,17 +238,19 @@ impl<E: Establish> Pool<E> {
                 // event-listener cannot handle a panicking waker.
                 let waker = Contained::new(context.waker().clone()).into();
                 let (mut failed, before) = (None, opened);
-                openings.retain_mut(|((id, of_generation), opening)| {
-                    let Poll::Ready(ended) = Pin::new(opening).poll(context) else { return true };
+                openings.retain_mut(|opening| {
+                    let Poll::Ready(ended) = Pin::new(&mut opening.task).poll(context) else { return true };
                     match ended {
-                        Ok(Ok(Ok(()))) => opened += u32::from(*of_generation == generation),
+                        Ok(Ok(Ok(()))) => opened += u32::from(opening.counts),
                         Ok(Ok(Err(error))) => failed = Some(error),
+                        Ok(Err(Forked)) => {}
                         Err(error) if error.is_panic() => {
-                            let error = TaskEnded::failure().in_pool(core.address().clone(), *id, *of_generation);
+                            let WarmUpOpening { id, generation, .. } = *opening;
+                            let error = TaskEnded::failure().in_pool(core.address().clone(), id, generation);
                             failed = Some(error.into());
                         }
-                        // The runtime has ended, or this is a forked child.
-                        Err(_) | Ok(Err(Forked)) => {}
+                        // Only a runtime that shuts down cancels the task.
+                        Err(_) => opening.home.end(core),
                     }
                     false
                 });
@@ -266,6 +276,16 @@ impl<E: Establish> Pool<E> {
     pub fn downgrade(&self) -> WeakPool<E> {
         WeakPool(Arc::downgrade(&self.shared))
     }
+}
+
+/// A connection that [`Pool::warm_up`] is opening.
+struct WarmUpOpening {
+    id: u64,
+    generation: u64,
+    /// Whether the connection counts once it is open. After a renewal, it counts among those that were open at first.
+    counts: bool,
+    home: Arc<Home>,
+    task: JoinHandle<Result<Result<(), CheckOutError>, Forked>>,
 }
 
 /// A handle to a [`Pool`] that does not keep it open: the pool is closed when its last [`Pool`] handle is dropped.

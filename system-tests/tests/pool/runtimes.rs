@@ -260,8 +260,9 @@ fn time_limit_kept_by_a_runtime_for_another_executor_ends_with_it() {
     assert!(matches!(error, CheckOutError::NoRuntime(_)), "{error}");
 }
 
-#[test]
-fn pool_that_opens_its_minimum_lets_its_runtime_end() {
+/// Returns a pool with a minimum of three connections, whose runtime has ended while the background task was creating
+/// the first of them. The task goes on when a message is sent.
+fn ended_while_it_opens() -> (Pool<Mock>, mpsc::Sender<()>) {
     let (created, has_created) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel::<()>();
     let first = Mutex::new(Some((created, goes_on)));
@@ -274,18 +275,23 @@ fn pool_that_opens_its_minimum_lets_its_runtime_end() {
         }
     };
     let runtime = multi_thread();
-    let options = PoolOptions::default().min_pool_size(3);
     let mock = Mock::new([]);
-    let builder = builder(&mock).options(options).subscriber(subscriber);
+    let builder = builder(&mock).options(PoolOptions::default().min_pool_size(3)).subscriber(subscriber);
     let pool = runtime.block_on(async { builder.build().unwrap() });
     pool.ready();
     has_created.recv().unwrap();
     let handle = runtime.handle().clone();
     runtime.shutdown_background();
+    // From then on, the runtime drops all tasks that it spawns.
     while !handle.spawn(std::future::pending::<()>()).is_finished() {
         std::thread::yield_now();
     }
-    // The background task goes on, and the runtime drops all tasks that it spawns.
+    (pool, go_on)
+}
+
+#[test]
+fn pool_that_opens_its_minimum_lets_its_runtime_end() {
+    let (pool, go_on) = ended_while_it_opens();
     go_on.send(()).unwrap();
     let end = Instant::now() + AGES;
     while pool.status().generation == 0 {
@@ -293,4 +299,20 @@ fn pool_that_opens_its_minimum_lets_its_runtime_end() {
         std::thread::yield_now();
     }
     assert_eq!(counts(&pool), (0, 0, 0, 0, 0));
+}
+
+#[test]
+fn warm_up_moves_a_pool_whose_runtime_is_ending() {
+    let (pool, go_on) = ended_while_it_opens();
+    current_thread().block_on(async {
+        let mut warm = pin!(pool.warm_up(2, |_| ()));
+        until("opened one beside the one that the old runtime is creating", || {
+            assert!(warm.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            counts(&pool).2 == 1
+        })
+        .await;
+        go_on.send(()).unwrap();
+        tokio::time::timeout(AGES, warm).await.expect("the warm-up hangs").unwrap();
+        assert!(pool.status().available >= 2);
+    });
 }
