@@ -242,10 +242,16 @@ async fn session_with_a_revoked_certificate_is_not_resumed_again() {
         let _requests = responder.answer(Answer::Change(good, says(&authority, Said::Revoked)));
         let endpoint = asked.options.endpoint().unwrap();
         let mut connected = 0;
-        while endpoint.connect().await.is_ok() {
-            connected += 1;
+        let refused = loop {
+            match endpoint.connect().await {
+                Ok(_) => connected += 1,
+                Err(error) => break error,
+            }
+        };
+        let again = endpoint.connect().await.expect_err("the certificate was revoked");
+        for error in [refused, again] {
+            assert!(error.to_string().to_lowercase().contains("revoked"), "{error}");
         }
-        endpoint.connect().await.expect_err("the certificate was revoked");
         let resumed = || asked.front.handshakes().iter().map(|handshake| handshake.resumed).collect::<Vec<_>>();
         while resumed().len() < connected + 2 {
             tokio::task::yield_now().await;

@@ -59,6 +59,7 @@ pub(super) struct Tls {
     config: Arc<ClientConfig>,
     /// `None` if the application supplied the configuration, with its own verifier.
     verifier: Option<Arc<Verifier>>,
+    /// The sessions that `config` resumes, unless it is the application's.
     #[cfg(feature = "ocsp")]
     sessions: Arc<Sessions>,
 }
@@ -183,7 +184,7 @@ impl Tls {
     /// Refuses the server's certificate if a responder that the certificate names reports a revocation.
     ///
     /// A resumed session has the certificate of its first handshake. So after a refusal, the next connection does not
-    /// resume a session, and the server presents its present certificate.
+    /// resume a session, and the server presents its current certificate.
     async fn ask_responders(
         &self,
         stream: &client::TlsStream<Socket>,
