@@ -196,13 +196,12 @@ impl<E: Establish> Pool<E> {
         // The number of connections that were open at first, and the number that this call has opened. The call ends
         // when their sum is large enough, even if idle connections have been closed in the meantime. A renewal replaces
         // all connections, so the call then begins anew.
-        let mut generation = core.state().generation;
-        let (mut open_at_first, mut opened) = (core.count_open(), 0);
+        let (mut generation, mut open_at_first, mut opened) = (None, 0, 0);
         loop {
             // Listens before it reads the status, so that it does not miss a later change.
             let mut change = core.environment().population.listen();
             let present = core.state().generation;
-            if std::mem::replace(&mut generation, present) != present {
+            if generation.replace(present) != Some(present) {
                 (open_at_first, opened) = (core.count_open(), 0);
                 openings.iter_mut().for_each(|opening| opening.counts = false);
             }
