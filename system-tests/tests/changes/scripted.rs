@@ -13,6 +13,14 @@ use wharf::client::{ChangeStream, TransactionOptions, WatchTarget};
 use wharf::{Client, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
+/// Returns the reply of a mongos with this wire version to `hello`.
+fn mongos(max_wire_version: i32) -> Document {
+    doc! {
+        "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
+        "maxWireVersion": max_wire_version, "logicalSessionTimeoutMinutes": 30,
+    }
+}
+
 /// Starts a mongos with this wire version, and watches a collection on it. `replies` are the replies to `aggregate` and
 /// `getMore`, in order.
 async fn watch(max_wire_version: i32, replies: Vec<Document>) -> (ScriptedServer, ChangeStream) {
@@ -22,10 +30,7 @@ async fn watch(max_wire_version: i32, replies: Vec<Document>) -> (ScriptedServer
         Box::new(move |command: &Document| {
             Answer::Reply(match name(command).as_str() {
                 "aggregate" | "getMore" => replies.lock().unwrap().next().expect("a reply in the script"),
-                "hello" | "isMaster" | "ismaster" => doc! {
-                    "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
-                    "maxWireVersion": max_wire_version, "logicalSessionTimeoutMinutes": 30,
-                },
+                "hello" | "isMaster" | "ismaster" => mongos(max_wire_version),
                 _ => doc! { "ok": 1 },
             })
         })
@@ -160,10 +165,7 @@ async fn stream_resumes_if_the_repetition_of_its_get_more_finds_no_connection() 
         let replies = replies.clone();
         Box::new(move |command: &Document| match name(command).as_str() {
             "ping" => Answer::After(Duration::from_millis(1_500), Box::new(Answer::Reply(doc! { "ok": 1 }))),
-            "hello" | "isMaster" | "ismaster" => Answer::Reply(doc! {
-                "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
-                "maxWireVersion": 17, "logicalSessionTimeoutMinutes": 30,
-            }),
+            "hello" | "isMaster" | "ismaster" => Answer::Reply(mongos(17)),
             _ => Answer::Reply(replies.lock().unwrap().next().expect("a reply in the script")),
         })
     });
@@ -251,10 +253,7 @@ async fn call_after_a_cancelled_one_has_the_whole_time() {
         Box::new(|command: &Document| match name(command).as_str() {
             "aggregate" => Answer::Reply(batch("firstBatch", vec![])),
             "getMore" => Answer::Hang,
-            "hello" | "isMaster" | "ismaster" => Answer::Reply(doc! {
-                "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
-                "maxWireVersion": 21, "logicalSessionTimeoutMinutes": 30,
-            }),
+            "hello" | "isMaster" | "ismaster" => Answer::Reply(mongos(21)),
             _ => Answer::Reply(doc! { "ok": 1 }),
         })
     });
@@ -312,10 +311,7 @@ async fn stream_that_resumes_leaves_the_transaction_of_its_session_alone() {
             Box::new(move |command: &Document| {
                 Answer::Reply(match name(command).as_str() {
                     "aggregate" | "getMore" => replies.lock().unwrap().next().expect("a reply in the script"),
-                    "hello" | "isMaster" | "ismaster" => doc! {
-                        "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
-                        "maxWireVersion": 17, "logicalSessionTimeoutMinutes": 30,
-                    },
+                    "hello" | "isMaster" | "ismaster" => mongos(17),
                     _ => doc! { "ok": 1, "n": 1 },
                 })
             })
@@ -366,10 +362,7 @@ async fn stream_with_a_time_limit_resumes_after_a_connect_timeout() {
             {
                 Answer::Hang
             }
-            "hello" | "isMaster" | "ismaster" => Answer::Reply(doc! {
-                "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
-                "maxWireVersion": 17, "logicalSessionTimeoutMinutes": 30,
-            }),
+            "hello" | "isMaster" | "ismaster" => Answer::Reply(mongos(17)),
             _ => Answer::Reply(replies.lock().unwrap().next().expect("a reply in the script")),
         })
     });

@@ -253,35 +253,30 @@ pub fn recorded(options: PoolOptions) -> Arc<Pool> {
     pool
 }
 
-/// Returns a ready pool whose environment does not listen to events.
-pub fn unheard(options: PoolOptions) -> Arc<Pool> {
-    let pool = Core::new("server:27017", options, 2, World::new(false)).unwrap();
+fn ready(options: PoolOptions, world: World) -> Arc<Pool> {
+    let pool = Core::new("server:27017", options, 2, world).unwrap();
     assert!(pool.ready());
     pool
+}
+
+/// Returns a ready pool whose environment does not listen to events.
+pub fn unheard(options: PoolOptions) -> Arc<Pool> {
+    ready(options, World::new(false))
 }
 
 /// Returns a ready pool under a budget, whose environment does not listen to events.
 pub fn sharing(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
-    let world = World { budget: Some(budget.clone()), ..World::new(false) };
-    let pool = Core::new("server:27017", options, 2, world).unwrap();
-    assert!(pool.ready());
-    pool
+    ready(options, World { budget: Some(budget.clone()), ..World::new(false) })
 }
 
 /// Returns a ready pool under a budget, in which no check-out may wait.
 pub fn impatient(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
-    let world = World { budget: Some(budget.clone()), is_impatient: true, ..World::new(false) };
-    let pool = Core::new("server:27017", options, 2, world).unwrap();
-    assert!(pool.ready());
-    pool
+    ready(options, World { budget: Some(budget.clone()), is_impatient: true, ..World::new(false) })
 }
 
 /// Returns a ready pool whose environment notifies an event when connections have become stale.
 pub fn watched(options: PoolOptions) -> Arc<Pool> {
-    let world = World { changed: Some(Event::new()), ..World::new(false) };
-    let pool = Core::new("server:27017", options, 2, world).unwrap();
-    assert!(pool.ready());
-    pool
+    ready(options, World { changed: Some(Event::new()), ..World::new(false) })
 }
 
 pub type Waiter = Pin<Box<dyn Future<Output = Granted> + Send>>;
