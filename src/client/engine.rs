@@ -249,63 +249,69 @@ pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed
 }
 
 /// Runs the command once. A server in `avoid` is used only if no other server is suitable.
-pub(super) async fn attempt<A: Attempted>(of: &mut A, avoid: &[ServerAddress]) -> Tried<Reached<A::Server>, A> {
-    let mut selection_end = of.common().client.selection_end(of.common().limit);
-    let (mut server, mut pinned) = match of.select_at_once(avoid) {
-        Some(server) => (server, None),
-        None => boxed(|| of.select(avoid)).await?,
-    };
-    let is_pinned = pinned.is_some();
-    // The newest connection that existed when the first lost connection was noticed.
-    let mut last_old = None;
-    loop {
-        let mut connection = match pinned.take() {
-            Some(connection) => connection,
-            None => match server.pool.check_out_for(of.common().limit, selection_end, of.common().site).await {
-                Ok(connection) => connection,
-                // The server left the deployment after it was selected.
-                Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
-                    if of.may_move() && of.common().client.deployment().has_lost(&server) =>
-                {
-                    selection_end = of.common().client.selection_end(of.common().limit);
-                    (server, pinned) = boxed(|| of.select(avoid)).await?;
-                    continue;
-                }
-                Err(error) => return Err(failed(of, error, &server, None)),
-            },
+pub(super) fn attempt<A: Attempted>(
+    of: &mut A,
+    avoid: &[ServerAddress],
+) -> impl Future<Output = Tried<Reached<A::Server>, A>> + Send {
+    // Not an `async fn`, whose future would have room for the arguments twice.
+    async move {
+        let mut selection_end = of.common().client.selection_end(of.common().limit);
+        let (mut server, mut pinned) = match of.select_at_once(avoid) {
+            Some(server) => (server, None),
+            None => boxed(|| of.select(avoid)).await?,
         };
-        let known = known_of(&connection);
-        let mut appended = connection.take_room();
-        of.append(&mut appended, &connection, known)?;
-        if of.closes_if_cut_short(known) {
-            connection.close_if_cut_short(true);
+        let is_pinned = pinned.is_some();
+        // The newest connection that existed when the first lost connection was noticed.
+        let mut last_old = None;
+        loop {
+            let mut connection = match pinned.take() {
+                Some(connection) => connection,
+                None => match server.pool.check_out_for(of.common().limit, selection_end, of.common().site).await {
+                    Ok(connection) => connection,
+                    // The server left the deployment after it was selected.
+                    Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
+                        if of.may_move() && of.common().client.deployment().has_lost(&server) =>
+                    {
+                        selection_end = of.common().client.selection_end(of.common().limit);
+                        (server, pinned) = boxed(|| of.select(avoid)).await?;
+                        continue;
+                    }
+                    Err(error) => return Err(failed(of, error, &server, None)),
+                },
+            };
+            let known = known_of(&connection);
+            let mut appended = connection.take_room();
+            of.append(&mut appended, &connection, known)?;
+            if of.closes_if_cut_short(known) {
+                connection.close_if_cut_short(true);
+            }
+            let mut session = mem::replace(of.session().0, InSession::Never);
+            let in_flight = InFlight::new(of.common().client, &mut connection, &mut session);
+            let outcome = match of.has_no_reply() || of.common().observation.is_observed() {
+                true => boxed(|| run_unusually(of, in_flight.connection, &server, &appended)).await,
+                false => in_flight.connection.run(command(of, &server, &appended)).await,
+            };
+            in_flight.ended();
+            *of.session().0 = session;
+            if of.closes_if_cut_short(known) && connection.condition().is_reusable() {
+                connection.close_if_cut_short(false);
+            }
+            connection.give_room_back(appended);
+            let error = match outcome {
+                Ok(reply) => return succeeded(of, reply, server, connection, known),
+                Err(error) => error,
+            };
+            let pool = &server.pool;
+            if let OperationError::Command(CommandError::Lost { .. }) = &error
+                && !is_pinned
+                && of.may_reconnect()
+                && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created())
+            {
+                pool.count_retry();
+                continue;
+            }
+            return Err(failed(of, error, &server, Some((connection, known))));
         }
-        let mut session = mem::replace(of.session().0, InSession::Never);
-        let in_flight = InFlight::new(of.common().client, &mut connection, &mut session);
-        let outcome = match of.has_no_reply() || of.common().observation.is_observed() {
-            true => boxed(|| run_unusually(of, in_flight.connection, &server, &appended)).await,
-            false => in_flight.connection.run(command(of, &server, &appended)).await,
-        };
-        in_flight.ended();
-        *of.session().0 = session;
-        if of.closes_if_cut_short(known) && connection.condition().is_reusable() {
-            connection.close_if_cut_short(false);
-        }
-        connection.give_room_back(appended);
-        let error = match outcome {
-            Ok(reply) => return succeeded(of, reply, server, connection, known),
-            Err(error) => error,
-        };
-        let pool = &server.pool;
-        if let OperationError::Command(CommandError::Lost { .. }) = &error
-            && !is_pinned
-            && of.may_reconnect()
-            && connection.id() <= *last_old.get_or_insert_with(|| pool.last_created())
-        {
-            pool.count_retry();
-            continue;
-        }
-        return Err(failed(of, error, &server, Some((connection, known))));
     }
 }
 

@@ -96,10 +96,11 @@ impl Client {
                 return boxed(|| running.observed()).await;
             }
             running.begin()?;
-            match engine::attempt(&mut running, &[]).await {
-                Ok(reached) => running.reply(reached),
-                Err(failed) => boxed(|| running.reply_after(failed)).await,
-            }
+            let failed = match engine::attempt(&mut running, &[]).await {
+                Ok(reached) => return running.reply(reached),
+                Err(failed) => failed,
+            };
+            boxed(|| running.reply_after(failed)).await
         }
     }
 

@@ -28,7 +28,7 @@ use crate::endpoint::wire::{nesting, reply};
 use crate::text::printable::{Printable, PrintableError};
 
 /// The initial capacity for a document, in bytes. It is enough for most documents of an application.
-const USUAL_ROOM: usize = 256;
+const USUAL_ROOM: usize = 512;
 
 impl Client {
     /// Prepares a command whose document and reply are values of the application's own types. Serde serializes the

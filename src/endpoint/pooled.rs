@@ -213,12 +213,16 @@ impl Connection<Endpoint> {
     /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
     /// [`Options::drain_limit`](crate::Options::drain_limit). In the meantime, the connection still counts as in use,
     /// and is closed as soon as a check-out needs its capacity. An interrupted connection is closed.
-    pub async fn run(&mut self, command: Command<'_>) -> Result<RawDocumentBuf, OperationError> {
-        let limit = command.limit(self.options());
-        let completed = self.complete_unless_interrupted(&command, limit).await?;
-        match completed.and_then(|()| self.outcome(limit)) {
-            Ok(reply) => Ok(reply),
-            Err(failure) => boxed(|| self.run_after(failure, command.within(limit))).await,
+    pub fn run(&mut self, command: Command<'_>) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send {
+        // Not an `async fn`, whose future would have room for the arguments twice.
+        async move {
+            let limit = command.limit(self.options());
+            let completed = self.complete_unless_interrupted(&command, limit).await?;
+            let failure = match completed.and_then(|()| self.outcome(limit)) {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => failure,
+            };
+            boxed(|| self.run_after(failure, command.within(limit))).await
         }
     }
 
@@ -249,22 +253,24 @@ impl Connection<Endpoint> {
     /// Sends the command and reads its reply into the channel, unless the connection is interrupted. The time limit has
     /// already started.
     #[inline]
-    async fn complete_unless_interrupted(
+    fn complete_unless_interrupted(
         &mut self,
         command: &Command<'_>,
         limit: Limit,
-    ) -> Result<Result<(), Box<CommandError>>, OperationError> {
-        if self.is_timed(limit) {
-            // Boxed, so that the future of a command without a limit contains no timer.
-            let complete =
-                async |connection: &mut EndpointConnection| connection.complete_in_time(command, limit).await;
-            return boxed(|| self.interruptible(complete)).await.map_err(|cleared| self.cut_off(&cleared));
+    ) -> impl Future<Output = Result<Result<(), Box<CommandError>>, OperationError>> + Send {
+        async move {
+            if self.is_timed(limit) {
+                // Boxed, so that the future of a command without a limit contains no timer.
+                let complete =
+                    async |connection: &mut EndpointConnection| connection.complete_in_time(command, limit).await;
+                return boxed(|| self.interruptible(complete)).await.map_err(|cleared| self.cut_off(&cleared));
+            }
+            if let Err(failure) = self.begin(command, MaxTime::NONE) {
+                return Ok(Err(failure));
+            }
+            let finished = self.until_interrupted(EndpointConnection::is_sending, EndpointConnection::poll_finish);
+            finished.await.ok_or_else(|| self.cut_short())
         }
-        if let Err(failure) = self.begin(command, MaxTime::NONE) {
-            return Ok(Err(failure));
-        }
-        let finished = self.until_interrupted(EndpointConnection::is_sending, EndpointConnection::poll_finish).await;
-        finished.ok_or_else(|| self.cut_short())
     }
 
     /// Returns the error for a command whose [`interruptible`](Self::interruptible) operation was interrupted. If the

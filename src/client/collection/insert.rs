@@ -13,7 +13,7 @@ use super::super::Client;
 use super::super::error::ClientError;
 use super::super::typed::encode_after;
 use super::fields::{Fields, Shape, refused};
-use super::request::Request;
+use super::request::{Request, in_place};
 use super::results::{Counts, InsertManyResult, InsertOneResult};
 use super::{AnyClient, Collection};
 use crate::endpoint::wire::reply::has_field;
@@ -24,7 +24,8 @@ impl<T: Serialize, C: AnyClient> Collection<T, C> {
     /// `_id`. If an error leaves the outcome unknown, [`ClientError::generated_ids`] returns the added `_id`.
     #[track_caller]
     pub fn insert_one(&self, document: impl Borrow<T>) -> InsertOne<'_, C> {
-        InsertOne { request: self.request("insert"), document: NewDocument::of("document", document.borrow(), true) }
+        let document = NewDocument::of("document", document.borrow(), true).map_err(Box::new);
+        InsertOne { request: self.request("insert"), document }
     }
 
     /// Prepares inserts of documents, in as few commands as the server's limits allow. The client adds an `_id` to
@@ -47,21 +48,22 @@ impl<T: Serialize, C: AnyClient> Collection<T, C> {
 #[must_use = "it is sent when it is awaited or run"]
 pub struct InsertOne<'c, C = Client> {
     request: Request<'c, C>,
-    document: Result<NewDocument, ClientError>,
+    document: Result<NewDocument, Box<ClientError>>,
 }
 
 impl<'c, C: AnyClient> InsertOne<'c, C> {
     options!([request.body] bypass_document_validation, comment);
 
     fn send(self) -> impl Future<Output = Result<InsertOneResult, ClientError>> + Send + 'c {
-        let Self { mut request, document } = self;
+        let Self { mut request, mut document } = self;
         request.body.add("ordered", &true);
-        let ready = request.ready(true);
+        let mut ready = request.ready(true);
         async move {
-            let document = document?;
+            let document = in_place(&mut document)?;
             let documents = [document.document()?];
             let sequences = [OutgoingSequence::new("documents", &documents)];
-            match ready?.write(true, &sequences).await {
+            let ready = in_place(&mut ready)?;
+            match ready.write(true, &sequences).await {
                 Ok(reply) => {
                     let acknowledged = Counts::read(&reply).is_acknowledged();
                     Ok(InsertOneResult { acknowledged, inserted_id: document.id() })
@@ -164,13 +166,12 @@ impl NewDocument {
         }
         let id = object_id();
         let length = i32::try_from(self.bytes.len()).map_err(|error| refused(argument, error.to_string()))?;
-        let mut field = Vec::with_capacity(ROOM_FOR_ID + 4);
-        field.extend_from_slice(&length.to_le_bytes());
-        field.push(ElementType::ObjectId as u8);
-        field.extend_from_slice(b"_id\0");
-        field.extend_from_slice(&id.bytes());
-        // The first byte of the old length becomes the zero byte that ends the `_id`.
-        self.bytes[..ROOM_FOR_ID + 4].copy_from_slice(&field);
+        // The `_id` ends where the other fields begin, because it overwrites their old length.
+        let start = &mut self.bytes[..ROOM_FOR_ID + 4];
+        start[..4].copy_from_slice(&length.to_le_bytes());
+        start[4] = ElementType::ObjectId as u8;
+        start[5..9].copy_from_slice(b"_id\0");
+        start[9..].copy_from_slice(&id.bytes());
         (self.start, self.generated) = (0, Some(id));
         Ok(())
     }

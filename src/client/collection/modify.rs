@@ -12,7 +12,7 @@ use super::super::Client;
 use super::super::cursor::read;
 use super::super::error::ClientError;
 use super::fields::Shape;
-use super::request::Request;
+use super::request::{Request, in_place};
 use super::update::{set_replacement, set_update};
 use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
@@ -103,11 +103,11 @@ macro_rules! modifies {
             where
                 T: DeserializeOwned,
             {
-                let ready = self.request.ready(true);
-                let sent = ready.map(|ready| (ready.is_unacknowledged(), ready.write(true, &[])));
+                let mut ready = self.request.ready(true);
                 async move {
-                    let (is_unacknowledged, reply) = sent?;
-                    let reply = reply.await?;
+                    let ready = in_place(&mut ready)?;
+                    let is_unacknowledged = ready.is_unacknowledged();
+                    let reply = ready.write(true, &[]).await?;
                     // The server replies even if the write is unacknowledged.
                     if is_unacknowledged { Ok(None) } else { value_of(&reply)?.map(read).transpose() }
                 }

@@ -118,7 +118,8 @@ async fn create<C: AnyClient>(
         indexes.push(model.fields.finish()?);
     }
     request.body.add("indexes", &indexes);
-    names(&request.ready(false)?.command(true).await?)
+    let mut ready = request.ready(false)?;
+    names(&ready.command(true).await?)
 }
 
 fn names(reply: &RawDocument) -> Result<Vec<String>, ClientError> {
@@ -232,7 +233,8 @@ pub struct ChangeSearchIndex<'c, C = Client> {
 
 impl<C: AnyClient> ChangeSearchIndex<'_, C> {
     async fn send(self) -> Result<(), ClientError> {
-        let outcome = self.request.ready(false)?.command(true).await;
+        let mut ready = self.request.ready(false)?;
+        let outcome = ready.command(true).await;
         if self.is_removal { found_or_not(outcome) } else { outcome.map(drop) }
     }
 }
