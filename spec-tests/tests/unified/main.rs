@@ -1,9 +1,9 @@
-//! The official suites in the unified test format, run against real servers: a standalone, three replica sets of three
+//! The official suites in the unified test format, run against real servers: a standalone, five replica sets of three
 //! members, a replica set of one member behind the runner's load balancer, and a standalone and a replica set of one
 //! member that require authentication. Both the asynchronous client and the single client run all suites; the rows and
 //! failures of the single client carry its name.
 //!
-//! A case runs on a replica set if its requirements allow that, otherwise on the standalone. The three replica sets
+//! A case runs on a replica set if its requirements allow that, otherwise on the standalone. The five replica sets
 //! take files from one queue, because a case spends most of its time waiting. The servers with authentication run only
 //! the cases that require it. A case is skipped, with the reason, if it needs a different deployment, or a feature that
 //! wharf or this runner lacks. A case that fails is in the [`ledger`] with its reason; it still runs, and the test
@@ -260,9 +260,9 @@ struct Servers {
     /// The last two require authentication.
     environments: Vec<Arc<Environment>>,
     /// Environments of the same kind as the first environment.
-    other_sets: [Arc<Environment>; 2],
+    other_sets: Vec<Arc<Environment>>,
     _balancers: [Balancer; 2],
-    _sets: [ReplicaSet; 3],
+    _sets: [ReplicaSet; 5],
     _balanced: ReplicaSet,
     _standalone: Mongod,
     _with_users: [Mongod; 2],
@@ -297,7 +297,7 @@ fn start_with_users(is_member: bool) -> Mongod {
 /// Starts the servers in parallel.
 fn start(runtime: &tokio::runtime::Runtime) -> Servers {
     let (sets, balanced, with_users, standalone) = std::thread::scope(|scope| {
-        let sets = [(); 3].map(|()| scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()));
+        let sets = [(); 5].map(|()| scope.spawn(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()));
         let one = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
         let balanced = scope.spawn(|| ReplicaSet::start(one).unwrap());
         let with_users = [false, true].map(|is_member| scope.spawn(move || start_with_users(is_member)));
@@ -316,7 +316,11 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
             let members: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
             Arc::new(Environment::new(set.uri(), Topology::ReplicaSet, &members).await)
         };
-        let [first, second, third] = [of_set(&sets[0]).await, of_set(&sets[1]).await, of_set(&sets[2]).await];
+        let first = of_set(&sets[0]).await;
+        let mut others_of_its_kind = Vec::new();
+        for set in &sets[1..] {
+            others_of_its_kind.push(of_set(set).await);
+        }
         let address = standalone.address().to_string();
         let alone = Environment::new(format!("mongodb://{address}/?"), Topology::Single, &[address]).await;
         let server = balanced.addresses()[0];
@@ -333,7 +337,7 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
         let set_with_users = Environment::new(uri, Topology::ReplicaSet, &[set_with_users]).await;
         let others = [alone, behind, alone_with_users, set_with_users].map(Arc::new);
         let environments = [first].into_iter().chain(others).collect();
-        (environments, [second, third], balancers)
+        (environments, others_of_its_kind, balancers)
     });
     Servers {
         environments,
