@@ -4,8 +4,8 @@
 //! No task or thread is dedicated to events. A [`Delivery`] delivers an event in one of two ways:
 //!
 //! - *Inline* ([`Delivery::deliver_inline`]): the caller calls the subscribers itself, at once and without a lock. This
-//!   is for the frequent events. Each caller delivers its own events, so two callers may be inside the subscribers at
-//!   the same time, and a slow subscriber delays only its own caller.
+//!   is for frequent events. Each caller delivers its own events, so two callers may be inside the subscribers at the
+//!   same time, and a slow subscriber delays only its own caller.
 //! - From the *queue* ([`Delivery::publish`], or [`Delivery::emit`] and [`Delivery::deliver`]): for all other events,
 //!   which may be emitted under a lock, and for every event that is emitted by a call from inside a subscriber. These
 //!   events are delivered one at a time, in the order of emission.
@@ -18,8 +18,8 @@
 //!
 //! This is the order that a pool needs. The events of a check-out are emitted one after the other. The events of a
 //! connection are also emitted one after the other, because a thread passes the connection on only after it has emitted
-//! its event. When an event of the pool itself precedes another event, the later event is emitted by a thread that acts
-//! on the pool's change.
+//! its event. When an event of the pool itself precedes another event, the later event is emitted by a thread that has
+//! seen the change to the pool.
 //!
 //! A single word, `busy`, keeps the two ways in order. It is true if and only if an event is queued or being delivered
 //! from the queue. It changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is
@@ -30,7 +30,7 @@
 //! The four cases of A before B:
 //!
 //! - Both inline: the call that emits A returns only after A is delivered.
-//! - A inline, B queued: likewise. If B is emitted inside A's delivery, see "Embargoes" below.
+//! - A inline, B queued: the same holds. If B is emitted inside A's delivery, see "Embargoes" below.
 //! - Both queued: the queue keeps the order of emission, and delivers one event at a time.
 //! - A queued, B inline. This is the case that needs `busy`:
 //!
@@ -50,7 +50,7 @@
 //! # Embargoes
 //!
 //! An event that is emitted inside an inline delivery is queued, and must not be delivered before that delivery has
-//! ended. Another thread may hold the role of the deliverer. So the queued event is under an *embargo*:
+//! ended. Another thread may hold the role of the deliverer. So the queued event is placed under an *embargo*:
 //!
 //! | inline delivery | deliverer |
 //! | --- | --- |
@@ -62,7 +62,7 @@
 //! - 1, 3, a: the embargo has been lifted before step a, so the deliverer delivers B.
 //!
 //! The thread never waits between steps 1 and 3, because it is inside a subscriber. So the role stays reserved while
-//! the subscriber runs, and callers that wait in the meantime wait for the subscriber.
+//! the subscriber runs, and any caller that waits is waiting for the subscriber.
 //!
 //! # The queue
 //!
@@ -94,7 +94,7 @@
 //!
 //! # Interleavings in the queue
 //!
-//! All steps are sections under one lock, so they have a total order. A caller (left) against a deliverer (right):
+//! All steps are sections under one lock, so they have a total order. A caller (left) races with a deliverer (right):
 //!
 //! | caller | deliverer |
 //! | --- | --- |
@@ -107,7 +107,7 @@
 //! - a, 1, 2, where step a has freed the role: step 2 takes it.
 //! - 1, 2, a: the event is in the queue at step a, so step a does not free the role.
 //!
-//! A tired deliverer against the caller that relieves it:
+//! A tired deliverer races with the caller that relieves it:
 //!
 //! | caller | deliverer |
 //! | --- | --- |
@@ -117,7 +117,7 @@
 //! | 4. delivers | d. leaves, or waits like any caller |
 //!
 //! The queue is not empty at step c, because the caller's event was still queued at step 2 and only the deliverer takes
-//! events. The role is held throughout, so no third caller can take it in between.
+//! events. The role is held throughout, so no third caller can take it.
 //!
 //! # Race window
 //!
@@ -130,7 +130,7 @@
 //! be awaited, such as in a `Drop`. It waits for subscribers, not for a lock. A thread inside a subscriber never waits,
 //! because it could be waiting for the very event that it is delivering, or for an event of another pool whose
 //! deliverer is waiting for this thread. So a call from inside a subscriber puts all its events into the queue. These
-//! events may exceed `room`, and only the subscriber itself limits them.
+//! events may exceed `room`; only the subscriber itself limits how many there are.
 
 mod inside;
 mod queue;
@@ -182,7 +182,7 @@ impl<T> Delivery<T> {
         self.locked(|queue| queue.push(event, self.address()));
     }
 
-    /// Passes queued events to `on_event`, or leaves them to another caller; see the [module](self). A panic of
+    /// Passes queued events to `on_event`, or leaves them to another caller; see the [module](self). A panic in
     /// `on_event` is caught, and the event counts as delivered.
     ///
     /// Inside an inline delivery, leaves the events in the queue until that delivery ends, so that a subscriber is not
@@ -206,7 +206,7 @@ impl<T> Delivery<T> {
         self.take_steps(next, caller, &on_event);
     }
 
-    /// Passes an event to `on_event` before it returns, after all events that precede it. A panic of `on_event` is
+    /// Passes an event to `on_event` before returning, and after all events that precede it. A panic in `on_event` is
     /// caught. The caller must not hold a lock.
     ///
     /// Lock-free while no event is queued: one load of a word that hardly ever changes. Otherwise waits for the events
@@ -280,8 +280,8 @@ impl<T> Delivery<T> {
         loop {
             // A subscriber's panic must not affect the pool: it is caught, and delivery continues.
             contain(|| on_event(&event));
-            // Dropped outside of the lock, because an event may own values that are slow to drop, or an error whose
-            // drop panics.
+            // Dropped outside the lock, because an event may own values that are slow to drop, or an error whose drop
+            // panics.
             contain(|| drop(event));
             deliverer.left = deliverer.left.saturating_sub(1);
             let (next, told) = self.locked(|queue| queue.delivered_one(deliverer));

@@ -204,8 +204,8 @@ impl PoolEvent {
         }
     }
 
-    /// Returns why a connection was closed or a check-out failed, as the specification spells it, if the event reports
-    /// a reason.
+    /// Returns the reason that a connection was closed or a check-out failed, as the specification spells it, if the
+    /// event reports one.
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
         match self {
@@ -221,7 +221,7 @@ impl PoolEvent {
 #[non_exhaustive]
 pub enum ConnectionClosedReason {
     /// The pool was cleared after the connection was created, or the pool no longer wants the connection: it was
-    /// [detached](crate::Connection::detach) or [not retained](crate::Pool::retain), or surplus after a
+    /// [detached](crate::Connection::detach), [not retained](crate::Pool::retain), or surplus after a
     /// [resize](crate::Pool::resize).
     Stale,
     /// The connection had been idle for longer than `maxIdleTimeMS`, or had reached the end of its lifetime
@@ -259,7 +259,7 @@ pub enum CheckOutFailedReason {
     Timeout,
     /// The connection could not be established, or the pool is paused because of such an error.
     ConnectionError,
-    /// The caller dropped the check-out before it ended, perhaps because of its own time limit.
+    /// The caller dropped the check-out before it completed, perhaps because the caller has its own time limit.
     Cancelled,
 }
 

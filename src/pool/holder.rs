@@ -54,11 +54,11 @@ pub struct Holder {
     /// How long the connection has been in use. If [`call_site`](Self::call_site) is `None`, this is only the time
     /// since the pool began to account for holders, which is shorter.
     pub held_for: Duration,
-    /// The line that called `check_out`, `check_out_until`, `run` or `run_command`. `None` if the connection was checked
-    /// out before holders were accounted for.
+    /// The line that called `check_out`, `check_out_until`, `run` or `run_command`. `None` if the connection was
+    /// checked out before the pool began to account for holders.
     pub call_site: Option<&'static Location<'static>>,
-    /// The number of the tokio task that checked the connection out, as tokio's `Id` prints it. `None` outside of a
-    /// task, as in `block_on`, and without a [`call_site`](Self::call_site).
+    /// The number of the tokio task that checked the connection out, as tokio's `Id` prints it. `None` outside a task,
+    /// as in `block_on`, and without a [`call_site`](Self::call_site).
     pub task_id: Option<u64>,
     /// The purpose of the use, as set by `Connection::pin_to`. `None` without a [`call_site`](Self::call_site).
     pub purpose: Option<Purpose>,

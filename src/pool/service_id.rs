@@ -5,8 +5,8 @@ use std::fmt;
 /// Identifies a service behind a load balancer: the 12 bytes of `serviceId`, a server's `ObjectId`. It is displayed in
 /// hexadecimal.
 ///
-/// With the `mongodb` feature, it converts from and to `bson::oid::ObjectId`. A pool of connections that are not
-/// MongoDB's may use any 12 bytes.
+/// With the `mongodb` feature, it converts to and from `bson::oid::ObjectId`. A pool of connections to anything other
+/// than MongoDB may use any 12 bytes.
 ///
 /// ```
 /// let service = wharf::ServiceId::from_bytes(*b"twelve bytes");

@@ -9,12 +9,13 @@
 //!   or change under the registry's lock. They are atomics for the sake of a forked child process, which only reads
 //!   them.
 //! - The numbers of pinned connections: statistics that appear only in an error message.
-//! - The counters and histograms of `metrics`: statistics as well. A slot's count of hits uses the facade, because it
-//!   relies on the ownership of the slot.
+//! - The counters and histograms of `metrics`: these are also statistics. A slot's count of hits uses the facade,
+//!   because it relies on the ownership of the slot.
 //!
 //! # Mutants
 //!
-//! A model is useful only if it fails when the code is wrong. A *mutant* is a named fault that is put into the code:
+//! A model is useful only if it fails when the code is wrong. A *mutant* is a named fault that is injected into the
+//! code:
 //!
 //! - [`unless_mutant`] weakens one ordering. Because only the ordering changes, it is written at the access itself.
 //! - All other mutants are in `loom-tests/src/mutants/`: each names a fragment of this code and its replacement. The
@@ -46,7 +47,7 @@ pub(crate) use simulated::atomic;
 #[cfg(not(any(loom, shuttle, simulated)))]
 pub(crate) use std::sync::atomic;
 
-/// The atomics of statistics come from std: no model checks them. The simulated machine observes them, because their
+/// The atomics for statistics come from std: no model checks them. The simulated machine observes them, because their
 /// cache lines move between cores like any other.
 pub(crate) mod statistics {
     #[cfg(simulated)]
@@ -178,8 +179,8 @@ pub(crate) fn follow() {
 pub(crate) fn fetch_to_write<T>(at: *const T) {
     #[cfg(simulated)]
     simulated::fetch_to_write(at);
-    // For the intrinsic, the compiler emits a read prefetch, unless it knows that the processor has this instruction.
-    // All x86-64 processors accept it, although it has no effect on some of them.
+    // Not the intrinsic, for which the compiler emits a read prefetch unless it knows that the processor has this
+    // instruction. All x86-64 processors accept the instruction, although it has no effect on some of them.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
     // SAFETY: a prefetch is only a hint, which does not change anything and accepts any address.
     unsafe {

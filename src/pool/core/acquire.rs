@@ -90,14 +90,14 @@ enum Sought<E: Environment> {
 enum Queued<E: Environment> {
     Waits {
         seat: Seat<Grant<E>>,
-        /// Whether the caller must call `serve_permits`, because the check-out waits for a drain's capacity or for the
-        /// budget.
+        /// Whether the caller must call `serve_permits`, because the check-out is waiting for a drain's capacity or for
+        /// the budget.
         to_be_served: bool,
     },
     Granted(Grant<E>),
     NotReady,
-    /// The maximum number of check-outs is already waiting, but the pool now waits for a place of the budget. The caller
-    /// settles the budget, which may close an idle connection of another pool, and tries once more.
+    /// The maximum number of check-outs is already waiting, but the pool is now waiting for a place in the budget. The
+    /// caller settles the budget, which may close an idle connection of another pool, and tries once more.
     Asks,
     /// The maximum number of check-outs is already waiting.
     Full,
@@ -106,12 +106,12 @@ enum Queued<E: Environment> {
 }
 
 impl<E: Environment> Core<E> {
-    /// How many stale connections a check-out closes in each search. Maintenance closes the rest.
+    /// The maximum number of stale connections that a check-out closes in each search. Maintenance closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
 
     /// Takes an available connection from the calling thread's shard, if there is one and the shard is not flagged.
     ///
-    /// Lock-free: one compare-and-swap.
+    /// This is lock-free: it takes one compare-and-swap.
     ///
     /// # Race window
     ///
@@ -119,25 +119,25 @@ impl<E: Environment> Core<E> {
     /// is being cleared. The check-out then counts as having happened before the clear. This cannot happen after
     /// `clear` has returned.
     ///
-    /// Never returns a connection that must be checked before its use; [`Core::acquire`] does.
+    /// Never returns a connection that must be checked before use; [`Core::acquire`] does.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
         let shard = self.own_shard();
         self.first_usable(|| shard.pop(&self.slab))
     }
 
     /// Takes an available connection from any shard, unless a check-out is waiting or the connection must be checked
-    /// before its use.
+    /// before use.
     ///
     /// # Race window
     ///
     /// The same as for [`Core::try_take`]. While another check-out is queuing up, this check-out may take a connection
-    /// from a shard that the other check-out has not searched yet. It then counts as having arrived first.
+    /// from a shard that the other has not searched yet. This check-out then counts as having arrived first.
     pub fn try_take_any(self: &Arc<Self>) -> Option<Idle<E>> {
         self.first_usable(|| self.take_any())
     }
 
     /// Takes connections until it finds one that has not perished. Returns that connection, unless the connection must
-    /// be checked before its use.
+    /// be checked before use.
     #[inline]
     fn first_usable<'s>(&self, take: impl Fn() -> Popped<'s, E::Connection>) -> Option<Idle<E>>
     where
@@ -157,7 +157,7 @@ impl<E: Environment> Core<E> {
     ///
     /// Returns `None` in all other cases: the thread last used another pool, the stack is empty, a subscriber is
     /// listening, the pool accounts for holders, connections must be vetted, or the connection on top must be checked
-    /// before its use. May also return `None` if another thread changes the stack at the same time, or if the top is
+    /// before use. May also return `None` if another thread changes the stack at the same time, or if the top is
     /// neither the thread's last slot nor one of the slab's first slots. A hit does the work of [`Core::try_take`] and
     /// [`Idle::check_out`] in one step.
     ///
@@ -191,8 +191,8 @@ impl<E: Environment> Core<E> {
     /// Acquires a connection or a permit to open one, in the order of arrival.
     ///
     /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and queues
-    /// up if it gets neither. Before it queues up, it takes a lock only if it closes a connection on the way or if the
-    /// pool is not ready.
+    /// up if it gets neither a connection nor a permit. Before it queues up, it takes a lock only if it closes a
+    /// connection on the way or if the pool is not ready.
     ///
     /// # Cancel safety
     ///
@@ -216,9 +216,9 @@ impl<E: Environment> Core<E> {
 
     /// Acquires another connection or permit for a check-out whose granted connection cannot be used. The token
     /// `useless` is an [`Idle`] that has gone stale, or a [`Checking`](super::Checking) that has failed. Unless
-    /// something is available at once, the check-out waits ahead of all waiters that were never granted anything. The
-    /// token, whose drop closes the connection, is dropped only once the check-out waits or has been granted something.
-    /// So the connection's capacity can go to this check-out.
+    /// something is available at once, the check-out waits ahead of all waiters that were never granted anything.
+    /// Dropping the token closes the connection, so it is dropped only after the check-out has joined the queue or been
+    /// granted something: the connection's capacity can then go to this check-out.
     ///
     /// # Cancel safety
     ///
@@ -229,7 +229,7 @@ impl<E: Environment> Core<E> {
 
     /// Searches the shards, then asks for a permit. If neither succeeds, the caller has to queue up.
     fn seek(self: &Arc<Self>) -> Sought<E> {
-        // Waiting check-outs come first. If none is waiting any more, `queue_up` repeats all the following steps.
+        // Waiting check-outs come first. If none is still waiting, `queue_up` repeats all the following steps.
         if self.own_shard().is_waited_for() {
             return Sought::Behind;
         }
@@ -298,7 +298,7 @@ impl<E: Environment> Core<E> {
     /// later push and release takes the list's lock. Each shard's flag is raised in the step that finds the shard
     /// empty.
     ///
-    /// `may_ask` says whether the pool may wait for a place of the budget although no check-out may wait.
+    /// `may_ask` says whether the pool may wait for a place in the budget even if no check-out may wait.
     fn queue_up(self: &Arc<Self>, lane: Lane, may_ask: bool) -> Queued<E> {
         let mut queue = self.wait_list.lock_with_room(lane);
         // A clear changes the pool word before it takes the list's lock to fail the waiters. So either this check-out
@@ -343,7 +343,7 @@ impl<E: Environment> Core<E> {
                 Queued::Waits { seat, to_be_served }
             }
             None if queue.is_full(lane) => {
-                // If no check-out may wait, the first check-out asks for a place of the budget here.
+                // If no check-out may wait, the first check-out asks for a place in the budget here.
                 let is_first = self.is_budgeted() && queue.first_waiting_lane().is_none();
                 if is_first && self.admit_first(self.limits()).is_ok() {
                     self.settle(&queue);
@@ -465,8 +465,8 @@ impl<E: Environment> Future for Acquire<'_, E> {
         loop {
             match core.seek() {
                 Sought::Granted(grant) => return Poll::Ready(grant),
-                // If a clear has changed the phase while waiters are in the queue, it has not failed them yet. It will
-                // fail this check-out along with them.
+                // If a clear has changed the phase and there are still waiters in the queue, the clear has not failed
+                // them yet. It will fail this check-out along with them.
                 Sought::Behind => {
                     if let Some(polled) = core.wait_list.try_join(waiter, context.waker()) {
                         return polled;

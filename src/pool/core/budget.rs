@@ -35,7 +35,7 @@
 //! A change to the books may allow a pool in the queue to continue. After such a change, the thread calls
 //! [`Budget::settle`] without holding a lock. In this function, one thread at a time takes the steps that the books
 //! require. If another thread is already doing so, the caller leaves the work to that thread. So a step that closes a
-//! connection never runs the next step inside itself, however many connections are closed.
+//! connection never recurses into the next step, however many connections are closed.
 //!
 //! No work is lost: a thread stops settling only after it has seen, under the same lock, that nothing is left to do. So
 //! no place stays free while a pool is in the queue, unless a thread is about to settle the books.
@@ -70,7 +70,7 @@ use crate::pool::sync::Mutex;
 /// ```
 ///
 /// If the budget is used up, a pool that needs a connection waits for its turn. An idle connection of another pool is
-/// closed for it. If there is no idle connection, it gets the place of the next connection that is returned to a pool
+/// closed for it. If there is none, the waiting pool gets the place of the next connection that is returned to a pool
 /// with more than its fair share.
 ///
 /// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only places that the other pools leave free. The
@@ -110,9 +110,8 @@ struct Account {
     leaving: u32,
     /// The pool's turn, while it is in the queue.
     ticket: Option<u64>,
-    /// Whether the pool was asked to give up the next connection that is returned to it. The pool records this too. But
-    /// finding that out from the pool would need a handle to it, and dropping the handle under the lock could drop the
-    /// pool.
+    /// Whether the pool was asked to give up the next connection that is returned to it. The pool records this too, but
+    /// asking the pool would require a handle to it, and dropping the handle under the lock could drop the pool.
     is_asked: bool,
 }
 
@@ -199,7 +198,7 @@ impl Books {
         (self.free > 0).then(|| in_queue.min().map(|(_, _, number)| number)).flatten()
     }
 
-    /// Returns whether the free and leaving places are fewer than the accounts for which `is_meant` returns true.
+    /// Returns whether there are fewer free and leaving places than accounts for which `is_meant` returns true.
     fn lacks_places(&self, is_meant: impl Fn(&Account) -> bool) -> bool {
         let leaving: u32 = self.accounts.values().map(|account| account.leaving).sum();
         self.accounts.values().filter(|account| is_meant(account)).count() > (self.free + leaving) as usize
@@ -217,7 +216,7 @@ impl Books {
     }
 
     /// If a pool starves, asks the pools that hold more than the fair share to give up a connection. Returns the pools
-    /// that were not asked before.
+    /// that had not been asked before.
     fn ask(&mut self) -> Vec<Arc<dyn Sharer>> {
         let Some(share) = self.share_to_be_kept() else { return Vec::new() };
         let asked = |account: &mut Account| {
@@ -309,7 +308,7 @@ impl Budget {
     }
 
     /// Takes a place and leaves the queue, or else queues up. Returns whether it took a place. If not, the caller must
-    /// then call [`settle`](Self::settle).
+    /// call [`settle`](Self::settle).
     pub(super) fn take_or_queue(&self, number: u64, pool: impl FnOnce() -> Weak<dyn Sharer>) -> bool {
         let mut books = self.0.books.lock();
         let next = books.next_ticket;

@@ -3,7 +3,7 @@
 //! Every connection, whether a check-out or the background task opens it, is admitted by one compare-and-swap of this
 //! word. So both limits hold at every instant. A caller that needs a connection reads the word, searches the shards,
 //! and then swaps the word that it read (see [`Capacity::try_admit`]). A version number in the word shows whether the
-//! word has changed in between.
+//! word has changed since it was read.
 
 use crate::pool::sync::atomic::{AtomicU64, Ordering};
 use crate::pool::sync::unless_mutant;
@@ -103,8 +103,8 @@ impl Capacity {
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
         let one_more = seen.with_one_more();
         self.0
-            // Relaxed: the version guarantees that this replaces exactly the word that `load` acquired, unless a
-            // multiple of 2^21 changes came in between. In that case an admission may open a connection, within the
+            // Relaxed: the version guarantees that this replaces exactly the word that `load` acquired, unless an exact
+            // multiple of 2^21 changes has been made since. In that case an admission may open a connection, within the
             // limits, although another connection is available. An admission publishes nothing, and as a
             // read-modify-write it continues the release sequence of the earlier changes. On failure the caller starts
             // again with `load`.
@@ -124,7 +124,7 @@ impl Capacity {
     /// Counts one more pending connection if the limits admit it. Otherwise raises the waiting flag in the same step,
     /// and returns the resulting counts.
     ///
-    /// The caller holds the wait list's lock, and no check-outs except openers are waiting.
+    /// The caller holds the wait list's lock, and no check-outs other than openers are waiting.
     pub(super) fn admit_or_wait(&self, limits: CapacityLimits) -> Result<(), Counts> {
         let waits = |counts: Counts| Counts { waiting: true, ..counts.next() };
         let before = self
@@ -161,9 +161,9 @@ impl Capacity {
     /// Gives back the capacity of a displaced connection, which is now closed. Returns whether a waiter is waiting for
     /// it.
     ///
-    /// This also lowers the displacing flag, in the same step. With two separate steps, a thread that reads the word in
-    /// between could displace another drain for a waiter that already has this capacity, or could fail to displace a
-    /// drain for the next waiter.
+    /// This also lowers the displacing flag, in the same step. With two separate steps, a thread that reads the word
+    /// between them could displace another drain for a waiter that already has this capacity, or could fail to displace
+    /// a drain for the next waiter.
     #[must_use]
     pub(super) fn end_displacing(&self) -> bool {
         let before = self.update(|counts| {
@@ -173,10 +173,9 @@ impl Capacity {
         before.is_ok_and(|counts| counts.waiting)
     }
 
-    /// Lowers the waiting flag. Called when no check-outs except openers are waiting any more. The caller holds the
+    /// Lowers the waiting flag. Called when no check-outs other than openers are still waiting. The caller holds the
     /// wait list's lock.
     pub(super) fn lower_waiting_flag(&self) {
-        // If the flag is already lowered, there is nothing to change.
         let _ = self.update(|counts| counts.waiting.then(|| Counts { waiting: false, ..counts.next() }));
     }
 

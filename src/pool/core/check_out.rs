@@ -32,9 +32,9 @@ impl Started {
         Self::at(core.environment.stopwatch())
     }
 
-    /// Returns the start at a reading of the stopwatch.
+    /// Returns the start for a reading of the stopwatch.
     pub(super) fn at(reading: u64) -> Self {
-        // The remaining 63 bits last for 292 years.
+        // The remaining 63 bits are enough for 292 years.
         Self((reading + 1) << 1)
     }
 
@@ -62,8 +62,8 @@ impl Started {
         self.0 & Self::WAITED != 0
     }
 
-    /// Returns the nanoseconds from the start until a reading of the stopwatch, or 0 if the stopwatch was not read at
-    /// the start.
+    /// Returns the nanoseconds from the start to a reading of the stopwatch, or 0 if the stopwatch was not read at the
+    /// start.
     pub(super) fn until(self, now: u64) -> u64 {
         (self.0 >> 1).checked_sub(1).map_or(0, |started| now.saturating_sub(started))
     }
@@ -74,10 +74,10 @@ impl Started {
     }
 }
 
-/// How many connections an error lists: those that have been in use longest.
+/// The number of connections that an error lists. It lists those that have been in use longest.
 const LONGEST_HELD: usize = 5;
 
-/// Why a check-out is granted neither a connection nor a permit.
+/// The reason why a check-out is granted neither a connection nor a permit.
 #[derive(Debug, Clone)]
 pub enum Refusal {
     /// The pool is paused, or was cleared while the check-out was waiting.
@@ -121,7 +121,7 @@ impl<E: Environment> Core<E> {
 
     /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like the other events
     /// of a check-out. If it were queued, a check-out that has timed out would have to wait until the failures of all
-    /// other check-outs have been delivered.
+    /// other check-outs had been delivered.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {
             return;
@@ -158,7 +158,7 @@ impl<E: Environment> Core<E> {
             .into()
     }
 
-    /// Returns the error for a check-out that reached `limit` after it had waited for `waited`.
+    /// Returns the error for a check-out that reached `limit` after waiting for `waited`.
     pub fn timed_out(&self, waited: Duration, limit: TimeLimit) -> CheckOutError {
         let PoolStatus { total, in_use, draining, available, pending, waiting, .. } = self.rough_status();
         let holders = self.options.load_balanced.then(|| {

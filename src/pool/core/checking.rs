@@ -1,4 +1,4 @@
-//! The check of an available connection before its use.
+//! The check of an available connection before use.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -14,8 +14,8 @@ use crate::pool::options::CheckBeforeUse;
 
 /// An available connection that is being checked for the check-out that took it.
 ///
-/// Dropping it closes the connection with the reason "error", because a check that has not passed may have left half an
-/// exchange on the connection.
+/// Dropping it closes the connection with the reason "error", because a check that has not passed may have left an
+/// unfinished exchange on the connection.
 #[must_use = "dropping it closes the connection"]
 pub struct Checking<E: Environment> {
     held: Held<E>,
@@ -46,7 +46,7 @@ impl<E: Environment> Core<E> {
 }
 
 impl<E: Environment> Held<E> {
-    /// Records the current tick as the time since which the connection is available.
+    /// Records the current tick as the time at which the connection became available.
     #[inline]
     pub(super) fn note_idle(&self) {
         if E::CHECKS {
@@ -64,7 +64,7 @@ impl<E: Environment> Held<E> {
 }
 
 impl<E: Environment> Idle<E> {
-    /// Returns whether the connection must be [checked](Self::begin_check) before its use.
+    /// Returns whether the connection must be [checked](Self::begin_check) before use.
     #[inline]
     pub fn needs_check(&self) -> bool {
         self.held().needs_check()
@@ -77,8 +77,8 @@ impl<E: Environment> Idle<E> {
 }
 
 impl<E: Environment> Checking<E> {
-    /// Returns the connection, and a function that tells whether the check has become pointless. It has if the pool or
-    /// the connection's service was cleared, or if the pool was closed.
+    /// Returns the connection, and a function that tells whether the check has become pointless. The check becomes
+    /// pointless if the pool or the connection's service is cleared, or if the pool is closed.
     #[allow(unsafe_code)]
     pub fn connection(&mut self) -> (&mut E::Connection, impl Fn() -> bool) {
         let held = self.held;
@@ -111,7 +111,7 @@ impl<E: Environment> Checking<E> {
 impl<E: Environment> Drop for Checking<E> {
     fn drop(&mut self) {
         let held = self.held;
-        // As in the drop of `Idle`: the accounting may have mistaken the connection for a connection in use.
+        // As when an `Idle` is dropped: the accounting may have mistaken the connection for one in use.
         held.end_hold();
         if held.is_stale() {
             return held.retire_stale();

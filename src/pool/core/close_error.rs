@@ -1,4 +1,4 @@
-//! The causes of closes with the reason "error".
+//! Why connections are closed with the reason "error".
 
 use thiserror::Error;
 

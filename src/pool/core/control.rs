@@ -24,7 +24,7 @@ impl<E: Environment> Core<E> {
         self.sizes.load().min
     }
 
-    /// Returns whether the passing of time alone can create work for maintenance.
+    /// Returns whether the passage of time alone can create work for maintenance.
     pub fn needs_intervals(&self) -> bool {
         self.options.needs_intervals()
             || self.min_pool_size() > 0
@@ -32,7 +32,7 @@ impl<E: Environment> Core<E> {
             || self.attention.includes(Reason::Surplus)
     }
 
-    /// Returns the pool's options, with its present sizes.
+    /// Returns the pool's options, with its current sizes.
     pub fn present_options(&self) -> PoolOptions {
         let Sizes { max, min, connecting } = self.sizes.load();
         let mut options = self.options.clone();
@@ -44,7 +44,7 @@ impl<E: Environment> Core<E> {
     /// whether the sizes were set.
     ///
     /// If the pool grows, waiters are granted permits. If it shrinks, surplus connections are closed: available
-    /// connections at once, and connections in use when they come back.
+    /// connections at once, and connections in use when they are returned.
     pub fn try_resize(self: &Arc<Self>, seen: &PoolOptions, wanted: &PoolOptions) -> bool {
         {
             let _registry = self.registry.lock();
@@ -104,7 +104,7 @@ impl<E: Environment> Core<E> {
     /// Closes available connections while there are more connections than `maxPoolSize` allows.
     ///
     /// A check-in that has not noticed the resize yet may still make a surplus connection available. The next
-    /// maintenance closes it.
+    /// maintenance run closes that connection.
     pub(super) fn trim(&self) {
         while self.has_surplus() {
             let Popped::Slot(slot) = self.take_any() else { return };

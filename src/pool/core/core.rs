@@ -119,7 +119,7 @@ impl Clear {
     }
 }
 
-/// The steps that remain after a change of phase or generation. [`Core::conclude`] takes them, outside of all locks.
+/// The steps that remain after a change of phase or generation. [`Core::conclude`] takes them, outside all locks.
 #[must_use]
 pub struct Change {
     away: Option<TurnedAway>,
@@ -271,7 +271,7 @@ impl<E: Environment> Core<E> {
         &self.address
     }
 
-    /// Returns the options that the pool was built with. Its sizes may have changed since; see
+    /// Returns the options that the pool was built with. The sizes may have changed since; see
     /// [`present_options`](Self::present_options).
     pub fn options(&self) -> &PoolOptions {
         &self.options
@@ -305,7 +305,7 @@ impl<E: Environment> Core<E> {
     fn heed_change_of_log(&self, listens: bool) {
         if listens {
             self.attention.add(Reason::Log);
-            // A use whose beginning the log has seen may have ended without a report while no log was listening.
+            // A use whose beginning was logged may have ended unreported while no log was listening.
             self.slab.iter().for_each(|slot| slot.forget_use());
         } else {
             self.attention.remove(Reason::Log);
@@ -473,7 +473,7 @@ impl<E: Environment> Core<E> {
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
         // A thread that gives back capacity after this sees that the pool is closed. This thread sees all capacity that
-        // was given back before.
+        // was given back earlier.
         self.capacity.order_releases();
         let available = self.detach_all();
         self.refuse(self.turn_away(), || Refusal::Closed);
@@ -533,7 +533,7 @@ impl<E: Environment> Core<E> {
         self.environment.publish(event());
     }
 
-    /// Delivers an event of a use: a check-out has started, a connection was checked out, or it is being checked in.
+    /// Delivers an event about a use: a check-out has started, a connection was checked out, or it is being checked in.
     /// `event` builds the event from the pool's address, and must not panic. The caller must not hold a lock.
     ///
     /// Does not increment the address's reference count: if two processor cores contended for it, that would cost more
@@ -601,8 +601,8 @@ impl<E: Environment> Core<E> {
         tops.map(|top| (top, self.slab.slot(top).link().depth)).collect()
     }
 
-    /// Takes all waiters out of the queue. The caller then [refuses](Self::refuse) them outside of all locks. Openers
-    /// stay in the queue: they learn the outcome from their own connections.
+    /// Takes all waiters out of the queue. The caller then [refuses](Self::refuse) them outside all locks. Openers stay
+    /// in the queue: they learn the outcome from their own connections.
     fn turn_away(&self) -> Option<TurnedAway> {
         let mut queue = self.wait_list.lock_to_turn_away();
         let away = queue.turn_away();
@@ -612,8 +612,8 @@ impl<E: Environment> Core<E> {
         away
     }
 
-    /// Refuses waiters that were turned away, in batches. All waiters of a batch are granted their refusals before any
-    /// of them is woken.
+    /// Refuses, in batches, waiters that were turned away. All waiters in a batch receive their refusals before any of
+    /// them is woken.
     fn refuse(&self, away: Option<TurnedAway>, refusal: impl Fn() -> Refusal) {
         let Some(away) = away else { return };
         let most = WaitList::<Grant<E>>::BATCH;
@@ -621,7 +621,7 @@ impl<E: Environment> Core<E> {
         let mut refusals: Vec<Box<Refusal>> = Vec::with_capacity(most);
         let mut are_more = true;
         while are_more {
-            // Done before the claims, because nothing may fail between a claim and its grant.
+            // This is done before the claims, because nothing may fail between a claim and its grant.
             refusals.resize_with(most, || Box::new(refusal()));
             self.wait_list.claim_turned_away(&away, &mut claimed);
             are_more = claimed.len() == most;
@@ -641,7 +641,7 @@ impl<E: Environment> Core<E> {
         self.lower_flags(queue);
     }
 
-    /// Lowers the flags, because no check-out is waiting except for openers. Called under the wait list's lock.
+    /// Lowers the flags, because no check-outs other than openers are waiting. Called under the wait list's lock.
     pub(super) fn lower_flags(&self, queue: &LockedWaitList<Grant<E>>) {
         self.capacity.lower_waiting_flag();
         self.queue_ends();

@@ -49,8 +49,8 @@ impl DrainQueue {
 }
 
 impl<E: Environment> Core<E> {
-    /// Adds a drain of the caller's connection to the queue. Also returns whether a waiter needs the connection's
-    /// capacity. If so, the caller must call [`Core::serve_permits`].
+    /// Adds a drain of the caller's connection to the queue. Returns the drain's number, and whether a waiter needs the
+    /// connection's capacity. If so, the caller must call [`Core::serve_permits`].
     pub(super) fn enter_drain(&self, held: &Held<E>) -> (DrainNumber, bool) {
         let mut registry = self.registry.lock();
         registry.counts.drains += 1;
@@ -62,7 +62,7 @@ impl<E: Environment> Core<E> {
         (number, is_first && self.capacity.set_draining(true, self.limits()))
     }
 
-    /// Removes from the queue a drain that is ending, unless it was displaced.
+    /// Removes a drain from the queue when it ends, unless it was displaced.
     pub(super) fn leave_drains(&self, number: DrainNumber) -> Left {
         let mut registry = self.registry.lock();
         let Some(drain) = registry.drains.present.remove(&number) else {
@@ -71,7 +71,7 @@ impl<E: Environment> Core<E> {
         };
         self.note_drains(&registry);
         drop(registry);
-        // The waker is dropped outside of the lock.
+        // The waker is dropped outside the lock.
         discard(drain.waker);
         Left::Ended
     }
@@ -97,7 +97,7 @@ impl<E: Environment> Core<E> {
     /// Lowers the draining flag if the last drain has just been removed from the registry.
     fn note_drains(&self, registry: &Registry) {
         if registry.drains.present.is_empty() {
-            // No drain is left that could be displaced for a waiter, so the result does not matter.
+            // There is no drain left to displace, so the result does not matter.
             let _ = self.capacity.set_draining(false, self.limits());
         }
     }
@@ -112,7 +112,7 @@ impl<E: Environment> Core<E> {
                 Some(drain) => drain.waker.replace(waker),
             }
         };
-        // Dropped outside of the lock, because it is foreign code.
+        // Dropped outside the lock, because dropping a waker runs foreign code.
         discard(before);
         Poll::Pending
     }

@@ -31,8 +31,9 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Has the environment complete the work that the connection's user left unfinished. If a check-out is waiting for
-    /// capacity, the oldest drain is displaced first. If this drain itself is displaced, there is nothing left to do.
+    /// Makes the environment complete the work that the connection's user left unfinished. If a check-out is waiting
+    /// for capacity, the oldest drain is displaced first. If this drain itself is displaced, there is nothing left to
+    /// do.
     fn drain(self) {
         let core = Arc::clone(&self.shared_core());
         let (number, is_wanted) = core.enter_drain(&self);

@@ -10,7 +10,7 @@ use crate::pool::condition::Condition;
 use crate::pool::error::Cause;
 use crate::pool::event::PoolEvent;
 
-/// The unit of the coarse clock, which measures how long a connection has been idle before its check.
+/// The unit of the coarse clock, which measures how long a connection has been idle before it is checked.
 pub const COARSE_TICK: Duration = Duration::from_millis(100);
 
 /// Says which connections have become stale.
@@ -28,7 +28,7 @@ pub enum WentStale {
 /// drive it in virtual time, and benchmarks compare it with other pools on dummy connections.
 ///
 /// The core may call `emit` under its registry's lock, so `emit` must not call back into the pool. It should only queue
-/// the event. `deliver` is called outside of all locks.
+/// the event. `deliver` is called outside all locks.
 ///
 /// # Safety
 ///
@@ -103,9 +103,9 @@ pub unsafe trait Environment: Send + Sync + 'static {
         std::mem::forget(connection);
     }
 
-    /// Returns whether a subscriber is listening. If not, no events are built. An environment that begins to listen
-    /// later first calls [`Core::heed_listeners`](super::Core::heed_listeners). A thread for which this returns `true`
-    /// after that call also sees its effect.
+    /// Returns whether a subscriber is listening. If not, no events are built. An environment that starts listening
+    /// later must call [`Core::heed_listeners`](super::Core::heed_listeners) first. A thread for which this returns
+    /// `true` after that call also sees the effect of the call.
     ///
     /// May be called under the registry's lock, so it must not call foreign code.
     fn listens(&self) -> bool {
@@ -129,7 +129,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
         self.listens()
     }
 
-    /// Takes an event. The order of these calls is the order of the events.
+    /// Takes an event. The order of these calls determines the order of the events.
     fn emit(&self, event: PoolEvent) {
         drop(event);
     }
@@ -137,13 +137,13 @@ pub unsafe trait Environment: Send + Sync + 'static {
     /// Delivers the events taken so far to their subscribers. Never called under a lock.
     fn deliver(&self) {}
 
-    /// Takes an event and delivers it: [`emit`](Self::emit) and [`deliver`](Self::deliver) in one.
+    /// Takes an event and delivers it: [`emit`](Self::emit) and [`deliver`](Self::deliver) in one call.
     fn publish(&self, event: PoolEvent) {
         self.emit(event);
         self.deliver();
     }
 
-    /// Delivers one of the frequent events before it returns, unless it is called inside a subscriber. Never called
+    /// Delivers one of the frequent events before returning, unless it is called inside a subscriber. Never called
     /// under a lock. The event belongs to the caller, so an environment that keeps the event must clone it.
     fn publish_inline(&self, event: &PoolEvent) {
         self.publish(event.clone());
@@ -163,8 +163,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
         None
     }
 
-    /// Drains a connection whose condition at its check-in was [`Condition::NeedsDrain`]. Called outside of all locks,
-    /// and only if the drain was not already displaced for a check-out. By default, closes the connection.
+    /// Drains a connection whose condition at check-in was [`Condition::NeedsDrain`]. Called outside all locks, and
+    /// only if the drain was not already displaced for a check-out. By default, closes the connection.
     fn drain(&self, draining: Draining<Self>)
     where
         Self: Sized,
@@ -182,8 +182,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
         drop(closing);
     }
 
-    /// Reports to the tasks that hold a [`Draining`] that connections have become stale: the pool or one of its
-    /// services was cleared, or the pool was closed. Called outside of all locks.
+    /// Tells the tasks that hold a [`Draining`] that connections have become stale: the pool or one of its services was
+    /// cleared, or the pool was closed. Called outside all locks.
     fn connections_went_stale(&self, which: WentStale) {
         let _ = which;
     }

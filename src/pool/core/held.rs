@@ -135,7 +135,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Makes the connection available: pushes it onto this shard, hands it over to the first check-out in the queue, or
-    /// closes it if it is stale, surplus, or needed by another pool of the budget.
+    /// closes it if it is stale, surplus, or needed by another pool under the budget.
     #[inline(never)]
     pub(super) fn make_available(self, shard: &Shard) {
         if self.core().gives_up_as_surplus(self) {
@@ -222,7 +222,7 @@ impl<E: Environment> Held<E> {
         }
         let claimed = lanes.into_iter().find_map(|lane| queue.claim_first(lane).map(|claimed| (lane, claimed)));
         Ok(claimed.map(|(lane, claimed)| {
-            // An opener was served when it was granted its permit, if it had waited.
+            // An opener that had to wait was already counted as served when it was granted its permit.
             if !matches!(lane, Lane::Openers) {
                 self.core().waiter_is_served();
             }
@@ -296,7 +296,7 @@ impl<E: Environment> Held<E> {
 
     /// Closes the connection, passes its capacity on to a waiter and delivers the events.
     ///
-    /// The connection counts until the environment has disposed of it.
+    /// The connection is counted until the environment has disposed of it.
     #[inline(never)]
     pub(super) fn close(self, reason: ConnectionClosedReason, error: Option<EventError>, counts_as: CountsAs) {
         // The connection's own reference is dropped when its slot is released.
@@ -339,12 +339,12 @@ impl<E: Environment> Held<E> {
             registry.free.push(self.slot().index());
             (record.core, waker)
         };
-        // Dropped outside of the lock, because the drop is foreign code.
+        // Dropped outside the lock, because the drop runs foreign code.
         discard(waker);
         // The slot is released before the capacity is given back, so that there are never more slots than the
         // capacity allows.
         let closing = Closing::of(Arc::clone(&core), counts_as);
-        // Dropped only now, because `closing` must first have its own reference.
+        // Dropped only now, because `closing` must acquire its own reference first.
         drop(reference);
         (connection, closing)
     }
@@ -382,7 +382,7 @@ impl<E: Environment> Held<E> {
     }
 }
 
-/// Indicates that the connection is of an older generation than the pool or its service.
+/// Indicates that the pool or the connection's service has moved on to a newer generation.
 struct Stale;
 
 /// Closes a connection if the code that judges it panics, because otherwise the connection and its capacity would be

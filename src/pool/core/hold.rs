@@ -11,12 +11,12 @@
 //! | 3. sets the other words | c. fence (Acquire) |
 //! | 4. sets `sequence` to the next use | d. reads `sequence` again |
 //!
-//! If step b reads a word that step 3 stored, the fences order step 1 before step d. Then step d finds a different
-//! sequence than step a did, and the reader retries. If step a reads the sequence that step 4 stored, it acquires step
-//! 3, so step b does not read an older value.
+//! If step b reads a word that step 3 stored, the fences order step 1 before step d. Step d then finds a different
+//! sequence from step a, and the reader retries. If step a reads the sequence that step 4 stored, it acquires step 3,
+//! so step b does not read an older value.
 //!
 //! The owner skips step 1 if the accounting is off when the use ends. If the accounting is then switched on again, the
-//! words still describe that use until step 3 overwrites them, so a reader may get a mixture of two uses. The sequence
+//! words still describe that use until step 3 overwrites them, so a reader may see a mixture of two uses. The sequence
 //! that it reads contains the number of an earlier switch, so the reader discards the words (`Core::noted`).
 
 use std::mem::align_of;
@@ -35,7 +35,7 @@ pub(super) struct Hold {
     since: AtomicU64,
     connection_id: AtomicU64,
     site: AtomicU64,
-    /// 0 if there is no task.
+    /// The number of the task, or 0 if there is no task.
     task_id: AtomicU64,
     generation: AtomicU64,
     /// The first eight bytes of the service's id.
@@ -58,10 +58,10 @@ pub(super) struct Use {
     pub(super) purpose: Purpose,
 }
 
-/// Identifies the use that a record describes, and gives its state.
+/// Identifies the use that a record describes, and holds its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
-    /// How often the accounting had been switched on or off when the record was last written, modulo 2^30.
+    /// How many times the accounting had been switched on or off when the record was last written, modulo 2^30.
     pub(super) switch: u32,
     /// Counts the uses, modulo 2^32.
     pub(super) count: u32,
@@ -70,7 +70,7 @@ pub(super) struct Sequence {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// The connection is not in use, or its use is being noted at this moment.
+    /// The connection is not in use, or its use is currently being noted.
     Free,
     InUse,
     /// The connection is in use, and was reported as a long hold.
@@ -155,8 +155,8 @@ impl Hold {
         // Relaxed: see `begin`.
         let Sequence { count, .. } = Sequence::unpack(self.sequence.load(Ordering::Relaxed));
         let free = Sequence { switch, count, state: State::Free };
-        // Relaxed: nothing is published. It is a swap, so that the later of this step and the exchange in
-        // `mark_reported` sees the earlier.
+        // Relaxed: nothing is published. This is a swap, so that whichever of this step and the exchange in
+        // `mark_reported` comes second sees the first.
         let before = Sequence::unpack(self.sequence.swap(free.pack(), Ordering::Relaxed));
         let reported = (before.state == State::Reported).then(|| self.words());
         (before, reported)
@@ -175,7 +175,7 @@ impl Hold {
             }
             let raw = self.raw();
             // ORD: Acquire; pairs with the Release fence in `begin`: if a word above belongs to a later use, the
-            // sequence below is later as well.
+            // sequence below is also a later one.
             fence(Ordering::Acquire);
             // Relaxed: the fence orders it after the words.
             if self.sequence.load(Ordering::Relaxed) == word {
@@ -185,8 +185,8 @@ impl Hold {
         }
     }
 
-    /// Marks the use with this sequence as reported. Returns whether it is the connection's current use and was not
-    /// reported before.
+    /// Marks the use with this sequence as reported. Returns whether it is the connection's current use and had not
+    /// been reported before.
     pub(super) fn mark_reported(&self, sequence: Sequence) -> bool {
         let reported = Sequence { state: State::Reported, ..sequence };
         // Relaxed: nothing is published; see `end`.

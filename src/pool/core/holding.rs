@@ -41,9 +41,10 @@ use crate::pool::sync::Mutex;
 #[derive(Default)]
 pub(super) struct Holding {
     asked_for: AtomicBool,
-    /// The nanoseconds after which a connection in use is reported, or 0 for never.
+    /// The number of nanoseconds after which a connection in use is reported, or 0 for never.
     threshold: AtomicU64,
-    /// The number of times that the accounting was switched. The accounting is on while this number is odd.
+    /// The number of times that the accounting has been switched on or off. The accounting is on while this number is
+    /// odd.
     switch: AtomicU32,
     /// When the accounting was last switched on, in nanoseconds since the pool's epoch.
     on_since: AtomicU64,
@@ -120,7 +121,7 @@ impl<E: Environment> Core<E> {
     /// Switches the accounting for holders on or off. It stays on while there is a threshold.
     pub fn account_for_holders(&self, on: bool) {
         self.switch_holders(|holding| {
-            // Relaxed: under the registry's lock.
+            // Relaxed: the registry's lock orders it.
             holding.asked_for.store(on, Ordering::Relaxed);
         });
     }
@@ -129,7 +130,7 @@ impl<E: Environment> Core<E> {
     pub fn report_holds_after(&self, threshold: Option<Duration>) {
         let nanos = threshold.map_or(0, |threshold| u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX));
         self.switch_holders(|holding| {
-            // Relaxed: under the registry's lock.
+            // Relaxed: the registry's lock orders it.
             holding.threshold.store(nanos, Ordering::Relaxed);
         });
         self.environment.review_holds();
@@ -140,7 +141,7 @@ impl<E: Environment> Core<E> {
         let registry = self.registry.lock();
         let mut turned_on = None;
         change(holding);
-        // All relaxed: under the registry's lock.
+        // All relaxed: the registry's lock orders them.
         let on = holding.asked_for.load(Ordering::Relaxed) || holding.threshold().is_some();
         match (holding.switch().is_some(), on) {
             (false, true) => {
@@ -163,7 +164,7 @@ impl<E: Environment> Core<E> {
             let early =
                 self.unnoted_in_use(self.slab.iter().collect()).into_iter().map(|slot| slot.known_as().0).collect();
             let mut reports = holding.reports.lock();
-            // A later switch does its own search.
+            // If the accounting has been switched on again since, that switch does its own search.
             if holding.switch() == turned_on {
                 reports.early = early;
             }
@@ -268,8 +269,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Race window
     ///
-    /// If a stack changes constantly, a reader may fail to see it as a whole. Then every slot that was seen in it
-    /// counts as available, and a connection in use may be left out.
+    /// If a stack changes constantly, a reader may fail to see it as a whole. In that case, every slot that was seen in
+    /// it counts as available, and a connection in use may be left out.
     fn unnoted_in_use<'s>(&'s self, slots: Vec<&'s Slot<E::Connection>>) -> Vec<&'s Slot<E::Connection>> {
         let lives = |slot: &Slot<E::Connection>| {
             let stamp = slot.stamp();

@@ -12,8 +12,9 @@
 //! that.
 //!
 //! The margin was chosen by simulating 1.5 times the load that the pool can serve, with limits of ten use times.
-//! Without the margin, all waiters were served just before their limit, and with random use times a third of the work
-//! finished late. A larger margin refuses check-outs in a short burst that could have been served in time.
+//! Without the margin, all waiters were served just before their limits, and with random use times a third of the work
+//! finished late. With a larger margin, a short burst leads to refusals of check-outs that could have been served in
+//! time.
 //!
 //! | state of the pool | a check-out with a limit |
 //! | --- | --- |
@@ -29,10 +30,10 @@
 //! # Why the order stays first come, first served
 //!
 //! The other known remedy is to serve the newest waiter first. The pool then does as much useful work as if it refused
-//! check-outs, but the waiters that are passed over fail only at their limit. At a load of 0.95 of the capacity, where
-//! no check-out need fail, this order makes some of the oldest waiters late. Moreover, the newest waiter cannot be
-//! claimed with one swap of the list's word: its ticket would leave a gap, which only the holder of the list's lock may
-//! make.
+//! check-outs, but the waiters that are passed over fail only when they reach their limits. At 95 % of the load that
+//! the pool can serve, where no check-out need fail, this order makes some of the oldest waiters late. Moreover, the
+//! newest waiter cannot be claimed with one swap of the list's word: its ticket would leave a gap, which only the
+//! holder of the list's lock may make.
 
 use std::time::Duration;
 
@@ -45,21 +46,21 @@ use crate::pool::error::{TimeLimit, TooLate};
 const MARGIN: f64 = 1.25;
 
 impl<E: Environment> Core<E> {
-    /// Notes, for the pace, that a waiter is in the queue. Called under the wait list's lock.
+    /// Records for the pace that a waiter is in the queue. Called under the wait list's lock.
     pub(super) fn queue_begins(&self) {
         if let Some(pace) = &self.measures.pace {
             pace.start(self.environment.stopwatch());
         }
     }
 
-    /// Notes, for the pace, that no waiter is in the queue any more. Called under the wait list's lock.
+    /// Records for the pace that no waiter is in the queue any more. Called under the wait list's lock.
     pub(super) fn queue_ends(&self) {
         if let Some(pace) = &self.measures.pace {
             pace.stop(self.environment.stopwatch(), self.capacity.load().total);
         }
     }
 
-    /// Notes, for the pace, that a waiter was granted a connection, or a permit to open one.
+    /// Records for the pace that a waiter was granted a connection, or a permit to open one.
     #[inline]
     pub(super) fn waiter_is_served(&self) {
         if let Some(pace) = &self.measures.pace {

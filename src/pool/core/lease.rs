@@ -177,7 +177,7 @@ impl<E: Environment> Lease<E> {
     #[inline(always)]
     fn condition(&mut self) -> Condition {
         let held = self.0;
-        // Before the guard, so that nothing has to be undone if there is no connection.
+        // This comes before the guard, so that nothing has to be undone if there is no connection.
         let connection = &mut **self;
         let closed_on_panic = ClosedOnPanic(held);
         let condition = held.core().environment.condition(connection);

@@ -18,7 +18,7 @@ use crate::pool::metrics::Counter;
 use crate::pool::sync::atomic::Ordering;
 use crate::pool::sync::{unless_mutant, wake};
 
-/// A warm-up in progress. While it lasts, every change in the number of connections requests maintenance.
+/// A warm-up in progress. While one exists, every change in the number of connections requests maintenance.
 #[must_use]
 pub struct WarmUp<'c, E: Environment>(&'c Core<E>);
 
@@ -43,7 +43,7 @@ impl<E: Environment> Core<E> {
     ///
     /// Checks whether a log is listening, interrupts the connections that a clear marked, closes stale and surplus
     /// connections, and removes available connections that have perished. Looks for idle connections of other pools, if
-    /// a pool of the budget needs a connection. Does not wait for more work.
+    /// a pool under the budget needs a connection. Does not wait for more work.
     pub fn maintain(self: &Arc<Self>) {
         self.heed_log();
         self.interrupt_cleared();
@@ -59,21 +59,20 @@ impl<E: Environment> Core<E> {
     /// Creates a connection if `minPoolSize` requires one more, or if a worn connection needs a replacement
     /// (`perished.rs`).
     ///
-    /// Returns `None` if there are enough connections, the pool is not ready, a waiter is waiting (it opens a
+    /// Returns `None` if there are enough connections, the pool is not ready, there is a waiter (which opens a
     /// connection itself), the last missing connection would take the last permit, or the budget is used up.
     ///
     /// A background run calls this until it returns `None`, because a run "MUST do as much work as readily available"
-    /// ("Background Thread"). If a check-out then finds no permit, it waits for one of these connections. Their opening
-    /// began before the check-out could have opened a connection itself, so the check-out waits no longer than it would
-    /// for its own connection.
+    /// ("Background Thread"). If a check-out then finds no permit, it waits for one of these connections. They began to
+    /// open before the check-out could have opened a connection itself, so it waits no longer than it would for its own
+    /// connection.
     ///
-    /// If only one connection is missing, the last permit is left to check-outs. The official case
-    /// `pool-checkout-minPoolSize-connection-maxConnecting` requires that a check-out opens a connection while the
-    /// background run opens another, and that no third connection is created. If the background run took all permits, a
-    /// third connection would be created: the first connection to be ready would serve the first check-out and give
-    /// back a permit. With that permit, the second check-out would have to create a connection ("Checking Out a
-    /// Connection") before the other connection is ready. If more than one connection is missing, the third is needed
-    /// anyway.
+    /// If only one connection is missing, the last permit is left to check-outs. The specification's test
+    /// `pool-checkout-minPoolSize-connection-maxConnecting` requires a check-out to open a connection while the
+    /// background run opens another, and allows no third connection. If the background run took all permits, a third
+    /// connection would be created: the first connection to be ready would serve the first check-out and give back a
+    /// permit. With that permit, the second check-out would have to create a connection ("Checking Out a Connection")
+    /// before the other connection is ready. If more than one connection is missing, the third is needed anyway.
     pub fn populate(self: &Arc<Self>) -> Option<Pending<E>> {
         // Relaxed: a hint. The same task sets it and populates the pool.
         let wanted = self.wanted.load(UnmodelledOrdering::Relaxed).max(self.min_pool_size());
@@ -82,15 +81,15 @@ impl<E: Environment> Core<E> {
 
     /// Creates a connection if there are fewer than this number, for a caller that warms the pool up.
     ///
-    /// Returns `None` if there are enough connections, if the pool is not ready, if a waiter is waiting, if no permit is
+    /// Returns `None` if there are enough connections, if the pool is not ready, if there is a waiter, if no permit is
     /// free, or if the budget is used up. While a [`WarmUp`] exists, the environment is asked for maintenance whenever
     /// one of these conditions may have changed.
     pub fn create_to_warm_up(self: &Arc<Self>, wanted: u32) -> Option<Pending<E>> {
         self.create_towards(wanted, |_| false)
     }
 
-    /// Returns the number of open connections, whether available or in use. Closes stale available connections, and does
-    /// not count connections that are being closed.
+    /// Returns the number of open connections, whether available or in use. Closes stale available connections, and
+    /// does not count connections that are being closed.
     pub fn count_open(&self) -> u32 {
         self.close_stale(usize::MAX);
         // If another thread is closing stale connections, it has given them up under this lock.
@@ -135,8 +134,8 @@ impl<E: Environment> Core<E> {
             let mut registry = self.registry.lock();
             let stale = registry.take_stale(&self.slab, most);
             stale.iter().for_each(|index| self.slab.slot(*index).give_up());
-            // Relaxed: under the lock. The count is lowered before the connections are closed. So a check-out that then
-            // finds nothing to close queues up instead of spinning until this call is done, and it is granted the
+            // Relaxed: the lock orders it. The count is lowered before the connections are closed. So a check-out that
+            // then finds nothing to close queues up instead of spinning until this call returns, and it is granted the
             // permit that this call gives back.
             self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
             stale
@@ -146,7 +145,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Interrupts the connections that the last clears marked, whether they are in use or pending.
+    /// Interrupts the connections that recent clears marked, whether they are in use or pending.
     fn interrupt_cleared(&self) {
         let (generation, idle, wakers) = {
             let mut registry = self.registry.lock();

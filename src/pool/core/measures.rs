@@ -27,7 +27,7 @@ use crate::pool::metrics::{
     PoolMetrics, Recorder, StageTimes,
 };
 
-/// The counts that are kept outside of the slots and the registry.
+/// The counts that are kept outside the slots and the registry.
 pub(super) struct Measures {
     /// One for each shard.
     by_shard: Box<[CachePadded<OfShard>]>,

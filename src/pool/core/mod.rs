@@ -4,7 +4,7 @@
 //! caller, such as opening a connection, is returned as a token. A [`Permit`] is the right to open a connection. A
 //! [`Pending`] is a connection that is being established, an [`Idle`] is an established connection without a user, a
 //! [`Lease`] is a connection in use, and a [`Draining`] is a connection whose user left work unfinished. A [`Checking`]
-//! is an idle connection that is checked before its use. [`Pool`](crate::Pool) is a core on tokio.
+//! is an idle connection that is being checked before use. [`Pool`](crate::Pool) is a core on tokio.
 //!
 //! # Shared state
 //!
@@ -36,14 +36,14 @@
 //!   that can use it (`waitlist/mod.rs`).
 //! - INV-6 (waker ownership): the waker of an owner that can be interrupted belongs to the thread that clears the mark
 //!   `watched` (`slab.rs`). So leaving the waker and taking it back cost one locked instruction each.
-//! - INV-8 (a drain delays a check-out at most by a close): see below.
+//! - INV-8 (a drain delays a check-out by at most one close): see below.
 //! - INV-9 (the address is lent): an event that is delivered inline holds an uncounted copy of the pool's pointer to
 //!   its address. The copy is never dropped, and does not outlive the call that lends it (`Core::tell`).
 //! - INV-11 (what a word of the wait list says): `waitlist/mod.rs`; INV-12 (segments stay): `waitlist/segments.rs`.
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`pool/sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::pool::runtime`, in `pool.rs`.
-//! - INV-16 (a note leads to a living shard of this process) and INV-17 (what a noted head says): `nearby.rs`.
+//! - INV-16 (a note leads to a live shard in this process) and INV-17 (what a noted head says): `nearby.rs`.
 //! - INV-18 (establishers stay): `crate::pool::runtime`, in `establishers.rs`.
 //!
 //! # Waiting
@@ -84,7 +84,7 @@
 //! One drain is displaced at a time. When its capacity becomes free, the thread that passes it on displaces the next
 //! drain, if another check-out is waiting. So the second of two check-outs may wait for two closes.
 //!
-//! INV-8 (a drain delays a check-out at most by a close): if a check-out is waiting while connections are being
+//! INV-8 (a drain delays a check-out by at most one close): if a check-out is waiting while connections are being
 //! drained, then at least one of these statements is true: a permit is free, `maxConnecting` or a budget does not admit
 //! a connection, a drain was displaced and its connection is not closed yet, or a thread is about to displace a drain.
 //! Four changes could break this: a check-out queues up, a drain begins, a connection stops being pending, or a
@@ -107,10 +107,10 @@
 //!    which it finds the shard empty (`Shard::pop_or_flag`).
 //! 4. Each lane is served first come, first served, and check-outs never barge. This follows from INV-5 and from the
 //!    single queue.
-//! 5. Both limits hold at every instant: their counts are in one word. A resize changes that word as well, so no check-out
-//!    is admitted by a limit that no longer holds (`SizesWord`).
+//! 5. Both limits hold at every instant: their counts are in one word. A resize changes that word as well, so no
+//!    check-out is admitted under a limit that no longer applies (`SizesWord`).
 //! 6. If a check-in races with a clear or a close, either its connection is detached with the others, or the check-in
-//!    notices the change: `Shard::push` and `Shard::put_back`.
+//!    notices the change: see `Shard::push` and `Shard::put_back`.
 //! 7. Connection ids are in the order of the `ConnectionCreated` events, because ids are assigned and events are
 //!    emitted under the registry's lock.
 //! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
@@ -134,7 +134,7 @@
 //!   many check-outs wait or leave: it touches a few cache lines, and the heads of all shards when the first check-out
 //!   queues up or the last check-out leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.
 //! - No event-listener in the default wait list; BENCHMARKS.md has the measurements.
-//! - No panics from foreign code: wakers run and are dropped outside of all locks, and their panics are caught
+//! - No panics from foreign code: wakers run and are dropped outside all locks, and their panics are caught
 //!   (`pool/sync/foreign.rs`).
 
 mod acquire;

@@ -23,10 +23,10 @@ use super::slab::{Link, Slot, Stamp};
 /// A thread that alternates between two pools always has a note of the wrong pool. Its check-outs and check-ins then
 /// use the longer paths, which take 1.27 times as long.
 ///
-/// INV-16 (a note leads to a living shard of this process): a core's number is never given to another core, and its
-/// shards stay in place while it lives. So a caller that borrows the core with the note's number may use the note's
-/// shard. A forked child forgets its note. It may note a core of the parent inside `Core::note_own_shard`, which
-/// forgets that note before it returns. So outside of that function, a note never names a core of the parent.
+/// INV-16 (a note leads to a live shard in this process): a core's number is never given to another core, and its
+/// shards stay in place while it lives. So a caller that borrows the core whose number is in the note may use the
+/// note's shard. A forked child forgets its note. It may note a core of the parent inside `Core::note_own_shard`, which
+/// forgets that note before it returns. So outside that function, a note never names a core of the parent.
 ///
 /// # The last slot
 ///
@@ -144,19 +144,19 @@ impl<E: Environment> Core<E> {
         self.nearby_shard().is_some()
     }
 
-    /// Has the calling thread note its shard of this pool, and then calls [`Core::try_hit`].
+    /// Makes the calling thread note its shard of this pool, and then calls [`Core::try_hit`].
     pub fn note_and_try_hit(self: &Arc<Self>) -> Option<Hit<E>> {
         self.own_shard();
         self.try_hit()
     }
 
-    /// Returns the calling thread's shard, and has the thread note it.
+    /// Returns the calling thread's shard, and makes the thread note it.
     #[inline]
     pub(super) fn own_shard(&self) -> &Shard {
         self.nearby_shard().unwrap_or_else(|| self.note_own_shard())
     }
 
-    /// Has the calling thread note its shard, and returns it.
+    /// Makes the calling thread note its shard, and returns the shard.
     ///
     /// A signal handler or a subscriber may fork between any two steps of a check-out, and its child may continue the
     /// check-out. So the core is checked for inheritance only after the note is made: the check sees an earlier fork,

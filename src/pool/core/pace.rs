@@ -3,13 +3,15 @@
 //! The *pace* is the mean time from one served waiter to the next. It is measured with a clock that runs only while a
 //! waiter is in the queue, so times without demand do not count. The pace is the time on this clock since a mark,
 //! divided by the number of waiters that were served since the mark, each with a connection or a permit to open one.
-//! The mark is 8 to 16 uses of each connection old, so the pace adapts to a change in the load within that many uses.
+//! Each connection has been used 8 to 16 times, on average, since the mark, so the pace adapts to a change in the load
+//! within that many uses.
 //!
-//! A queue is not measured if it ends before the pool has served as many waiters as it has connections. Connections are
-//! often returned together, for example after a tick of a timer, and most of them then find no waiter. If these queues
-//! were measured, the pool would seem slower than it is. But if no waiter was served at all, the queue's time does
-//! count, because the pool may have stalled. A short queue that was served more than four times as fast as the known
-//! pace counts as well: after a stall, all queues may be short, because check-outs that find a waiter are refused.
+//! A queue is not measured if it becomes empty before the pool has served as many waiters as it has connections.
+//! Connections are often returned together, for example after a tick of a timer, and most of them then find no waiter.
+//! If these queues were measured, the pool would seem slower than it is. But if no waiter was served at all, the
+//! queue's time does count, because the pool may have stalled. A short queue that was served more than four times as
+//! fast as the known pace counts as well: after a stall, all queues may be short, because check-outs that find a waiter
+//! are refused.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
@@ -48,7 +50,8 @@ impl Pace {
     const USES: u64 = 8;
     /// The minimum number of waiters served from one mark to the next.
     const LEAST_SERVED: u64 = 32;
-    /// The pace is measured at most once in this many nanoseconds, so that check-outs seldom contend for the lock.
+    /// The minimum number of nanoseconds between two measurements of the pace, so that check-outs seldom contend for
+    /// the lock.
     const MEASURED_EVERY: u64 = 1_000_000;
     /// The pace is forgotten if no check-out has asked for it for this many nanoseconds.
     const KEPT_FOR: u64 = 10_000_000_000;
@@ -115,7 +118,7 @@ impl Pace {
             *older = std::mem::replace(newer, here);
         }
         let served = here.served.saturating_sub(older.served);
-        // A pool may have waiters and no connection, if its budget is used up.
+        // A pool may have waiters but no connection, if its budget is used up.
         if served < connections.max(1) { 0.0 } else { here.time.saturating_sub(older.time) as f64 / served as f64 }
     }
 }

@@ -135,8 +135,8 @@ impl<E: Environment> Core<E> {
         can_spare
     }
 
-    /// Gives up a connection whose use has ended, if its lifetime has expired and the pool can spare it. If this returns
-    /// `true`, the caller must close the connection.
+    /// Gives up a connection whose use has ended, if its lifetime has expired and the pool can spare it. If this
+    /// returns `true`, the caller must close the connection.
     pub(super) fn gives_up_as_expired(&self, held: Held<E>) -> bool {
         self.is_expired(held.slot()) && self.give_up(held)
     }

@@ -7,14 +7,14 @@ use super::status::ServiceStatus;
 use crate::pool::service_id::ServiceId;
 use crate::pool::sync::atomic::{AtomicU64, Ordering};
 
-/// The services that have connections. A part of the registry, under its lock.
+/// The services that have connections. This is part of the registry, and protected by its lock.
 #[derive(Default)]
 pub(super) struct Services {
     present: HashMap<ServiceId, Service>,
     /// The services whose connections must still be interrupted, each with the last generation that is affected.
     pub(super) interrupt: Vec<(ServiceId, u64)>,
-    /// The first generation of the next new entry. It is greater than the generations of all removed entries, so that
-    /// an error from a removed entry is never mistaken for an error from a current entry.
+    /// The generation at which the next new entry starts. It is greater than the generations of all removed entries, so
+    /// that an error from a removed entry is never mistaken for an error from a current entry.
     first_generation: u64,
 }
 

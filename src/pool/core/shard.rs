@@ -148,7 +148,7 @@ impl Shards {
 }
 
 /// A shard is a single atomic, and therefore an `UnsafeCell`. A reference to an `UnsafeCell` may outlive the cell, as
-/// happens when other threads free the core after a push. Any other reference that is a parameter must point to live
+/// happens when other threads free the core after a push. Any other reference passed as a parameter must point to live
 /// memory until the function returns. So the functions that push take pointers to the slab and the slot.
 #[derive(Debug)]
 pub(super) struct Shard(AtomicU64);
@@ -160,7 +160,7 @@ impl Shard {
 
     #[inline]
     fn load(&self) -> Head {
-        // ORD: Acquire; pairs with the Release of every change. Later reads of the caller (the top's link and
+        // ORD: Acquire; pairs with the Release of every change. Later reads by the caller (the top's link and
         // connection, the pool word) are at least as new as the head.
         Head::unpack(self.0.load(unless_mutant("head_acquires_nothing", Ordering::Acquire)))
     }
@@ -196,8 +196,8 @@ impl Shard {
         Some(below.past())
     }
 
-    /// Puts a slot back, if the shard still has this head. It must be the head that the shard got when the slot was
-    /// taken, and the slot must still have its link. Returns the new head.
+    /// Puts a slot back, if the shard still has this head. It must be the head that was left when the slot was taken,
+    /// and the slot must still have its link. Returns the new head.
     ///
     /// The slot's connection was taken or created after this head was made. So it is current, unless a clear or a close
     /// is in progress that has not reached this shard yet. In that case, the clear or the close detaches the slot with
@@ -299,7 +299,7 @@ impl Shard {
         loop {
             // SAFETY: INV-2: the caller's connection keeps the slab alive until it is pushed.
             let height = head.top.map_or(0, |top| unsafe { (*slab).slot(top) }.link().depth);
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller guarantees this.
             match unsafe { self.push_onto(head, height, slot, &is_current) } {
                 Ok(_) => return Ok(()),
                 Err(Obstacle::Refused(why)) => return Err(why),
@@ -331,7 +331,7 @@ impl Shard {
                 Some(below) => below.link().depth,
             },
         };
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         unsafe { self.push_onto(head, height, slot, is_current) }
     }
 
@@ -408,8 +408,8 @@ impl Shard {
     }
 
     /// Calls `f` with the index of each slot, for a caller that does not own the stack. Starts over if the stack
-    /// changes in the meantime, and gives up after some attempts, in which case it may have missed a slot. In any case,
-    /// it may have called `f` with slots that were in the stack only part of the time.
+    /// changes in the meantime, and gives up after a few attempts, in which case it may have missed a slot. In any
+    /// case, it may have called `f` with slots that were in the stack only part of the time.
     pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, mut f: impl FnMut(u32)) {
         const ATTEMPTS: u32 = 64;
         for _ in 0..ATTEMPTS {

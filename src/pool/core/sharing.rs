@@ -38,8 +38,8 @@ impl<E: Environment> Core<E> {
     }
 
     /// Counts one more pending connection as [`Capacity::admit_first`](super::capacity::Capacity::admit_first) does.
-    /// Afterwards, the pool is in the budget's queue if the budget was the only reason for a refusal, and in no other
-    /// case. The caller holds the wait list's lock. After a refusal, it releases the lock and lets the budget
+    /// Afterwards, the pool is in the budget's queue if and only if the budget was the sole reason for a refusal. The
+    /// caller holds the wait list's lock. After a refusal, it releases the lock and lets the budget
     /// [settle](Budget::settle).
     pub(super) fn admit_first(self: &Arc<Self>, limits: CapacityLimits) -> Result<(), Counts> {
         if let Some(budget) = self.budget() {
@@ -112,7 +112,7 @@ impl<E: Environment> Core<E> {
 }
 
 impl<E: Environment> Held<E> {
-    /// Returns whether the connection must be closed because another pool of the budget needs its place.
+    /// Returns whether the connection must be closed because another pool under the budget needs its place.
     #[inline]
     pub(super) fn is_asked_for(self) -> bool {
         self.core().attention.includes(Reason::Asked) && self.is_asked_for_still()
@@ -127,7 +127,7 @@ impl<E: Environment> Held<E> {
         core.budget().is_some_and(|budget| budget.gives_one_up(core.number, forget))
     }
 
-    /// Closes a connection whose place another pool of the budget needs. The budget already counts the place as
+    /// Closes a connection whose place another pool under the budget needs. The budget already counts the place as
     /// leaving.
     #[cold]
     pub(super) fn close_for_another_pool(self, reason: ConnectionClosedReason) {

@@ -27,9 +27,9 @@ pub(super) use words::{INDEX_BITS, Link, NO_SLOT, Stamp};
 /// The memory for one connection.
 ///
 /// INV-1 (one owner): from its allocation until it is released to the registry, a slot has one owner at a time: a
-/// token, or the stack that it is pushed on. Only the owner touches `record` and `value`. Ownership passes by a swap of
-/// a shard's head, by a hand-over through the wait list, under the registry's lock, or by moving a token. Each of these
-/// steps has Release and Acquire semantics.
+/// token, or the stack that it was pushed onto. Only the owner touches `record` and `value`. Ownership passes by a swap
+/// of a shard's head, by a hand-over through the wait list, under the registry's lock, or by moving a token. Each of
+/// these steps has Release and Acquire semantics.
 #[repr(align(64))]
 pub(super) struct Slot<C> {
     /// Written by the owner before a push, unless it already has the right value. Any thread may read it at any time.
@@ -233,8 +233,8 @@ impl<C> Slot<C> {
         self.stamp.store(stamp.pack(), Ordering::Relaxed);
     }
 
-    /// Marks the connection as given up: its owner is about to close it, so it no longer counts as live. Called under the
-    /// registry's lock.
+    /// Marks the connection as given up: its owner is about to close it, so it no longer counts as live. Called under
+    /// the registry's lock.
     pub(super) fn give_up(&self) {
         // Relaxed: the lock orders it.
         self.stamp.fetch_and(!Stamp::LIVE, Ordering::Relaxed);
@@ -302,7 +302,7 @@ impl<C> Slot<C> {
         before.interrupted
     }
 
-    /// Takes back the waker that an interruption would wake. Called by the owner, which drops it outside of all locks.
+    /// Takes back the waker that an interruption would wake. Called by the owner, which drops it outside all locks.
     #[inline]
     pub(super) fn take_waker(&self) -> Option<Waker> {
         // Relaxed: if the mark `watched` was still set, the owner left the waker itself. If an interrupter has taken
@@ -333,7 +333,7 @@ impl<C> Slot<C> {
         self.hold.get().map(|hold| &**hold)
     }
 
-    /// Returns the record of the connection's holder, which is created if necessary. Called by the owner.
+    /// Returns the record of the connection's holder, creating it if necessary. Called by the owner.
     pub(super) fn hold_or_new(&self) -> &Hold {
         if self.hold.get().is_none() {
             let made = self.hold.set(Box::new(Hold::new()));
@@ -553,8 +553,8 @@ impl<C> Slab<C> {
         index
     }
 
-    /// Returns the number of slots that have ever been handed out. At least the height of any stack whose head the
-    /// caller has acquired.
+    /// Returns the number of slots that have ever been handed out. This is at least the height of any stack whose head
+    /// the caller has acquired.
     pub(super) fn handed_out(&self) -> usize {
         // Relaxed: each slot of a stack was handed out before it was pushed, and the head publishes the push.
         self.len.load(Ordering::Relaxed) as usize

@@ -5,7 +5,7 @@ use crate::pool::sync::unless_mutant;
 
 /// Whether a pool serves check-outs.
 ///
-/// The CMAP specification defines these three phases. No other phase will be added, so a `match` can be exhaustive.
+/// The CMAP specification defines these three phases. No others will be added, so a `match` can be exhaustive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Phase {

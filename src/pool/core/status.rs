@@ -14,8 +14,8 @@ use crate::pool::sync::atomic::Ordering;
 pub struct PoolStatus {
     /// The pool's phase.
     pub phase: Phase,
-    /// How many times the pool was cleared or [renewed](crate::Pool::renew). Closing counts as a clear. The end of the
-    /// runtime that the connections were registered with also counts, although it does not emit an event.
+    /// How many times the pool was cleared or [renewed](crate::Pool::renew). Closing counts as a clear. So does the end
+    /// of the runtime that the connections were registered with, although it emits no event.
     pub generation: u64,
     /// The largest number of connections that may exist (`maxPoolSize`). 0 means no limit.
     pub max_pool_size: u32,
@@ -29,7 +29,7 @@ pub struct PoolStatus {
     /// Connections that are checked out, being drained after a check-out, being closed, or passing from one owner to
     /// another.
     pub in_use: u32,
-    /// Connections in use that their callers have checked in and that are being drained.
+    /// Connections counted in `in_use` that their callers have checked in and that are being drained.
     pub draining: u32,
     /// Connections that became stale while they were available, and are not closed yet.
     pub stale: u32,
@@ -45,7 +45,7 @@ pub struct PoolStatus {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ServiceStatus {
-    /// The generation that new connections to the service get. Each clear increments it. If a service loses its last
+    /// The generation of new connections to the service. Each clear increments it. If a service loses its last
     /// connection and later gets a new one, its generation is higher than all its earlier generations.
     pub generation: u64,
     /// The number of existing connections to the service. A connection is counted once its handshake has named the
@@ -57,8 +57,8 @@ impl<E: Environment> Core<E> {
     /// How many times a snapshot is attempted before an inconsistent snapshot is returned.
     const ATTEMPTS: u32 = 64;
 
-    /// Returns a snapshot. Each attempt takes the wait list's lock for an instant, and, while connections are being
-    /// drained, the registry's lock.
+    /// Returns a snapshot. Each attempt briefly takes the wait list's lock and, while connections are being drained,
+    /// the registry's lock.
     ///
     /// Compares two successive readings of all words. Each word has a version, so if the readings are equal, nothing
     /// changed between them.

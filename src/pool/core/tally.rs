@@ -119,8 +119,8 @@ impl Tally {
 
     /// Ends a timed use, and chooses the next use to time. Called by the owner.
     ///
-    /// `salt` differs from call to call, and determines how many uses lie between the two timed uses. With a constant
-    /// gap, an application that alternates between two kinds of use might have only one kind timed.
+    /// `salt` differs from call to call, and determines how many uses lie between this timed use and the next. With a
+    /// constant gap, an application that alternates between two kinds of use might have only one kind timed.
     pub(super) fn end_timed(&self, salt: u64) {
         let (least, most) = Self::GAPS;
         let gap = least + scattered(salt) % (most - least + 1);

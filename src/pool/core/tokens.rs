@@ -73,7 +73,7 @@ impl<E: Environment> Pending<E> {
 
     /// Completes the establishment and emits `ConnectionReady`.
     ///
-    /// The connection counts as pending until the second token is dropped. The caller must hand on the first token
+    /// The connection counts as pending until the second token is dropped. The caller must pass on the first token
     /// before it drops the second (ordering 2). The drop of the second token also delivers the event, so that a slow
     /// subscriber does not keep the new connection from other callers.
     ///
@@ -245,7 +245,7 @@ impl<E: Environment> Closing<E> {
         };
         core.give_back(is_awaited, *counts_as == CountsAs::Leaving);
         if *counts_as == CountsAs::Pending {
-            // A failed establishment does not trigger another one at once, because the server may be overloaded.
+            // A failed establishment does not immediately trigger another, because the server may be overloaded.
             core.schedule_if_closed();
         } else {
             core.schedule_population();
@@ -272,7 +272,7 @@ impl<E: Environment> fmt::Debug for Closing<E> {
 pub struct SharedOpening<E: Environment>(Mutex<Option<Opening<E>>>);
 
 impl<E: Environment> SharedOpening<E> {
-    /// Creates the shared place. It does not contain an opening yet.
+    /// Creates an empty place for an opening.
     #[allow(clippy::new_without_default, reason = "a default would say less than the name")]
     pub fn new() -> Self {
         Self(Mutex::new(None))
@@ -292,11 +292,11 @@ impl<E: Environment> SharedOpening<E> {
     pub fn end(&self) {
         let ended = {
             let mut shared = self.0.lock();
-            // Under the lock, so that the count is already correct when the second caller gets the lock.
+            // Done under the lock, so that the count is already correct when the second caller gets the lock.
             shared.iter_mut().for_each(Opening::stop_counting);
             shared.take()
         };
-        // Outside of the lock, because the drop runs foreign code.
+        // Dropped outside the lock, because the drop runs foreign code.
         drop(ended);
     }
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::pool::sync::thread_local;
 
 /// The outermost delivery of a thread, and the embargo on events that were emitted inside it. A thread delivers inline
-/// only while it is outside of all subscribers, so only its outermost delivery can be inline.
+/// only while it is outside all subscribers, so only its outermost delivery can be inline.
 struct Nesting {
     /// [`OUTSIDE`], [`FROM_A_QUEUE`], or the address of the delivery whose event this thread is delivering inline.
     outermost: Cell<usize>,
@@ -84,7 +84,7 @@ impl Inside {
         Self { before: NESTING.try_with(enter).ok() }
     }
 
-    /// Returns whether the thread was outside of all subscribers.
+    /// Returns whether the thread was outside all subscribers.
     pub(super) fn is_outermost(&self) -> bool {
         self.before == Some(OUTSIDE)
     }

@@ -107,7 +107,8 @@ impl<T> Queue<T> {
         self.ended && self.events.is_empty() && self.role == Role::Free
     }
 
-    /// Queues an event of the calling thread, which may be delivering inline for the `Delivery` at this address.
+    /// Queues an event emitted by the calling thread, which may be delivering inline for the `Delivery` at this
+    /// address.
     pub(super) fn push(&mut self, event: T, address: usize) {
         let embargo = inside::embargo_of(address, || {
             self.last_embargo += 1;
@@ -168,8 +169,8 @@ impl<T> Queue<T> {
         Next::Deliver(self.next())
     }
 
-    /// Decides the next step of a deliverer that has delivered an event. Also returns the verdicts to give outside of
-    /// the lock.
+    /// Decides the next step of a deliverer that has delivered an event. Also returns the verdicts to give outside the
+    /// lock.
     pub(super) fn delivered_one(&mut self, deliverer: Caller) -> (Next<T>, Told) {
         self.delivered += 1;
         if self.events.is_empty() {

@@ -12,7 +12,7 @@ pub(super) enum Verdict {
 
 /// A verdict that one thread waits for and another thread gives. It is given only once.
 ///
-/// The waiter first checks many times before it sleeps, because a deliverer with a quick subscriber finishes within a
+/// The waiter checks many times before it sleeps, because a deliverer with a quick subscriber finishes within a
 /// microsecond.
 #[derive(Debug)]
 pub(super) struct Signal {

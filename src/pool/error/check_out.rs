@@ -22,8 +22,8 @@ debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoR
 /// The messages of the first three variants begin with the words that the CMAP specification prescribes ("Connection
 /// Pool Errors").
 ///
-/// The variants are boxed, so that a check-out's result takes two words. Moving a larger result took 3 % of the time of
-/// a successful check-out.
+/// The variants are boxed, so that a check-out's result fits in two words. Moving a larger result took 3 % of the time
+/// of a successful check-out.
 ///
 /// ```
 /// use wharf::CheckOutError;
@@ -49,13 +49,13 @@ pub enum CheckOutError {
     /// nothing about the server's state.
     #[error(transparent)]
     PoolCleared(Box<PoolClearedError>),
-    /// `WaitQueueTimeoutError`: no connection became available in time. Says nothing about the server's state.
+    /// `WaitQueueTimeoutError`: no connection became available in time. This says nothing about the server's state.
     #[error(transparent)]
     WaitQueueTimeout(Box<WaitQueueTimeoutError>),
     /// The maximum number of check-outs was already waiting
-    /// ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)), or so many that this check-out would have been
-    /// served too late ([`PoolOptions::refuse_late`](crate::PoolOptions::refuse_late)). Says nothing about the server's
-    /// state.
+    /// ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)), or so many were waiting that this check-out
+    /// would have been served too late ([`PoolOptions::refuse_late`](crate::PoolOptions::refuse_late)). This says
+    /// nothing about the server's state.
     #[error("{0}")]
     WaitQueueFull(Box<WaitQueueFull>),
     /// The connection that this check-out opened could not be established.
@@ -67,7 +67,7 @@ pub enum CheckOutError {
 }
 
 impl CheckOutError {
-    /// Returns the reason in the `ConnectionCheckOutFailed` event.
+    /// Returns the reason that the `ConnectionCheckOutFailed` event gives.
     #[must_use]
     pub fn reason(&self) -> CheckOutFailedReason {
         match self {
@@ -175,7 +175,7 @@ pub struct PoolClearedError {
     pub address: Arc<str>,
     /// The error that cleared the pool, if the caller of the clear gave an error. Always `None` if `interrupted`.
     pub cause: Option<Cause>,
-    /// Whether a connection in use or pending was interrupted, as opposed to a check-out being refused.
+    /// Whether a connection that was in use or pending was interrupted, as opposed to a check-out being refused.
     pub interrupted: bool,
     /// Whether part of the operation may have been sent before the interruption, so that the server may have executed
     /// it. Always `false` for a check-out.
@@ -234,14 +234,14 @@ pub struct WaitQueueTimeoutError {
     pub in_use: u32,
     /// How many of the connections in use had been checked in and were being drained.
     pub draining: u32,
-    /// How many of the connections were available: they became available too late for the check-out, or the pool is
+    /// How many of the connections were available: they became available too late for the check-out, or the pool was
     /// suspended.
     pub available: u32,
     /// How many of the connections were pending.
     pub pending: u32,
     /// How many other check-outs were waiting.
     pub waiting: u32,
-    /// Whether the pool was suspended (`Pool::suspend`), in which case check-outs wait outside of the queue.
+    /// Whether the pool was suspended (`Pool::suspend`), in which case check-outs wait outside the queue.
     pub suspended: bool,
     /// How long the check-out had waited, both in the queue and for the connection that it was opening.
     pub waited: Duration,
@@ -275,7 +275,7 @@ pub struct BudgetStatus {
 pub enum TimeLimit {
     /// `waitQueueTimeoutMS`: how long a check-out may wait in the queue.
     WaitQueueTimeout,
-    /// `timeoutMS`: how long an operation, or a check-out outside of an operation, may take.
+    /// `timeoutMS`: how long an operation, or a check-out outside an operation, may take.
     Timeout,
     /// A limit of the operation that checks out the connection, with the limit's name. For example,
     /// `serverSelectionTimeoutMS` of a client with `timeoutMS` limits how long an operation may take to get a server
@@ -376,7 +376,7 @@ impl WaitQueueTimeoutError {
 impl StdError for WaitQueueTimeoutError {}
 
 /// A check-out failed at once because too many other check-outs were waiting. Either the maximum number was waiting, or
-/// so many that this check-out would have been served too late.
+/// so many were waiting that this check-out would have been served too late.
 ///
 /// ```
 /// use wharf::WaitQueueFull;
@@ -429,8 +429,8 @@ pub struct TooLate {
     /// How much time was left until the limit.
     pub time_left: Duration,
     /// The estimated time until the check-out would have received a connection. If the limit is `timeoutMS` or the
-    /// caller's deadline, the estimate also covers the use of the connection. It includes a margin of a quarter,
-    /// because the estimate may be wrong.
+    /// caller's deadline, the estimate also covers the use of the connection. It includes a margin of 25 %, because the
+    /// estimate may be wrong.
     pub estimated: Duration,
     /// The measured mean time from one served check-out to the next, while check-outs were waiting.
     pub pace: Duration,
@@ -455,8 +455,8 @@ impl fmt::Display for WaitQueueFull {
 
 /// A check-out needs a tokio runtime to open a connection or to enforce a time limit, but there is no runtime.
 ///
-/// The pool's runtime has ended, and the check-out is being polled outside of any runtime, or on a runtime that is
-/// about to end. Nothing was sent.
+/// The pool's runtime has ended, and the check-out is being polled outside any runtime, or on a runtime that is about
+/// to end. Nothing was sent.
 ///
 /// ```
 /// use wharf::CheckOutError;

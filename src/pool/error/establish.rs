@@ -1,4 +1,4 @@
-//! Errors in establishing a connection.
+//! Errors that occur while a connection is being established.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -65,7 +65,7 @@ struct Pooled {
 }
 
 impl EstablishError {
-    /// Creates the error for a network error or timeout before the end of `hello`.
+    /// Creates the error for a network error or timeout before `hello` has completed.
     ///
     /// The server may be overloaded, so the error has the labels `SystemOverloadedError` and `RetryableError`, and does
     /// not request a clear of the pool.

@@ -8,7 +8,8 @@ pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn count(&self) {
-        // ORD: Release; pairs with the Acquire in `get`: a reader that sees an end counted also sees its beginning.
+        // ORD: Release; pairs with the Acquire in `get`: a reader that sees an end counted also sees the matching
+        // beginning counted.
         self.0.fetch_add(1, Ordering::Release);
     }
 

@@ -80,7 +80,7 @@ impl Histogram {
         (self.count > 0).then(|| Duration::from_nanos(self.max))
     }
 
-    /// Returns the mean of the recorded times, or `None` if there is none.
+    /// Returns the mean of the recorded times, or `None` if nothing was recorded.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         self.sum.checked_div(self.count).map(Duration::from_nanos)
@@ -89,7 +89,7 @@ impl Histogram {
     /// Returns the time that the fraction `quantile` of the recorded times does not exceed: 0.5 for the median, 0.99
     /// for the 99th percentile. Returns `None` if nothing was recorded.
     ///
-    /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside of 0 to 1 is
+    /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside the range 0 to 1 is
     /// replaced by the nearer bound, and NaN by 1.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
@@ -103,7 +103,7 @@ impl Histogram {
         }))
     }
 
-    /// Returns the histogram with this sum in place of its own. The caller has added up the sum elsewhere, in
+    /// Returns the histogram with this sum in place of its own. The caller has computed the sum separately, in
     /// nanoseconds.
     pub(crate) fn with_sum(self, sum: u64) -> Self {
         Self { sum, ..self }
@@ -123,8 +123,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the buckets that are not empty, shortest times first. Each item is the longest time of a bucket and the
-    /// number of times counted in the bucket.
+    /// Returns the buckets that are not empty, shortest times first. Each item is the longest time that a bucket covers
+    /// and the number of times counted in it.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let counted = self.buckets.iter().flat_map(histogram::Histogram::iter).filter(|bucket| bucket.count() > 0);
         counted.map(|bucket| (Duration::from_nanos(bucket.end()), bucket.count()))
@@ -139,7 +139,7 @@ impl Histogram {
         if total != Some(count) {
             return Err("a histogram whose buckets do not add up to its count");
         }
-        // Leaves headroom to merge thousands of histograms.
+        // Leaves headroom for merging thousands of histograms.
         if count > 1 << 48 {
             return Err("a histogram with too many times");
         }
@@ -278,7 +278,7 @@ impl Recorder {
         // ORD: Acquire; pairs with the fence in `record`.
         fence(Ordering::Acquire);
         let count = buckets.as_slice().iter().sum();
-        // Relaxed: acquired with the buckets. Both cover at least the times in the buckets.
+        // Relaxed: acquired with the buckets. The sum and the maximum cover at least the times in the buckets.
         let (sum, max) = (recorded.sum.load(Ordering::Relaxed), recorded.max.load(Ordering::Relaxed));
         snapshot.merge(&Histogram { buckets: Some(buckets), count, sum, max });
     }

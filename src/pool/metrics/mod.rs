@@ -1,7 +1,7 @@
 //! Metrics that a pool keeps about itself, without a subscriber.
 //!
 //! [`Pool::metrics`](crate::Pool::metrics) returns a [`PoolMetrics`]. It is plain data: the numbers of one pool at one
-//! time. All counters and histograms start at zero when the pool is built, and only grow.
+//! point in time. All counters and histograms start at zero when the pool is built, and only grow.
 //!
 //! # Precision
 //!
@@ -14,7 +14,7 @@
 //! Times are measured in nanoseconds, with a clock that is accurate to within tens of nanoseconds. [`Histogram`] sorts
 //! them into buckets, and states the precision of its quantiles. Unless
 //! [`PoolBuilder::tokio_clock`](crate::PoolBuilder::tokio_clock) is set, the clock is not tokio's, and keeps running
-//! while a test has tokio's time paused.
+//! while a test has paused tokio's clock.
 //!
 //! # Consistency
 //!
@@ -68,9 +68,9 @@ pub struct PoolMetrics {
     /// How long connections were in use, from the end of check-out to the beginning of check-in.
     ///
     /// Sampled: about one use in 128 is timed, and its time is exact. For each slot that the pool keeps for a
-    /// connection, the first use is timed, and then one use after every 64 to 190 other uses. The number of uses in
-    /// between is random, so that the sample does not follow a pattern in the application's uses. [`Histogram::count`]
-    /// is the number of timed uses. [`CheckOutMetrics::succeeded`] counts every use that has begun.
+    /// connection, the first use is timed, and then one use after every 64 to 190 other uses. That number is random, so
+    /// that the sample does not follow a pattern in the application's uses. [`Histogram::count`] is the number of timed
+    /// uses. [`CheckOutMetrics::succeeded`] counts every use that has begun.
     pub use_time: Histogram,
     /// The connections that were opened and closed.
     pub connections: ConnectionMetrics,
@@ -131,7 +131,7 @@ impl CheckOutMetrics {
 pub struct CheckOutFailures {
     /// A time limit was reached: [`CheckOutError::WaitQueueTimeout`](crate::CheckOutError::WaitQueueTimeout).
     pub timeout: u64,
-    /// Too many check-outs were waiting, or so many that another could not be served in time:
+    /// Too many check-outs were waiting, or another could not have been served in time:
     /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull).
     pub queue_full: u64,
     /// The pool was closed: [`CheckOutError::PoolClosed`](crate::CheckOutError::PoolClosed).
@@ -147,7 +147,7 @@ pub struct CheckOutFailures {
 }
 
 impl CheckOutFailures {
-    /// Returns the number of all check-outs that did not get a connection.
+    /// Returns the total number of check-outs that did not get a connection.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Self { timeout, queue_full, pool_closed, pool_cleared, establish, no_runtime, cancelled } = self;
@@ -165,7 +165,7 @@ pub struct ConnectionMetrics {
     /// The exact total times of the establishments that succeeded.
     pub establish_time: Histogram,
     /// The exact times of the stages of establishment. A completed stage is counted even if a later stage failed. There
-    /// are no times for a stage that connections skip, such as the TLS handshake without TLS. A custom
+    /// are no times for a stage that connections skip, such as the TLS handshake when TLS is not used. A custom
     /// [`Establish`](crate::Establish) reports its stages with
     /// [`Establishing::stage_took`](crate::Establishing::stage_took).
     pub stage_times: ByStage<Histogram>,
@@ -196,7 +196,7 @@ pub struct Closes {
 }
 
 impl Closes {
-    /// Returns the number of all connections that were closed.
+    /// Returns the total number of connections that were closed.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Self { stale, idle, error, pool_closed } = self;
@@ -211,7 +211,7 @@ impl Closes {
 pub struct DrainMetrics {
     /// Drains that have begun. [`PoolStatus::draining`] counts the drains that have not ended.
     pub begun: u64,
-    /// Drains after which the connection could be used again. An expired connection was closed nevertheless.
+    /// Drains after which the connection could be used again. A connection that had expired was closed anyway.
     pub reused: u64,
     /// Drains after which the connection was closed, because it still could not be used, or because the draining code
     /// panicked.

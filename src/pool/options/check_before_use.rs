@@ -1,4 +1,4 @@
-//! When a pool checks a connection before its use.
+//! When a pool checks a connection before use.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub enum CheckBeforeUse {
     /// early.
     ///
     /// For a connection that was used more recently, the check-out and the check-in each make one comparison, and do
-    /// not read the system's clock. While a pool with this policy exists, a thread of this process advances a coarse
+    /// not read the system clock. While a pool with this policy exists, a thread of this process advances a coarse
     /// clock ten times a second.
     IdleLongerThan(Duration),
     /// The pool checks every connection, except one that was opened for the check-out itself.

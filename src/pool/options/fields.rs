@@ -15,7 +15,7 @@ use crate::text::milliseconds::rounded_up;
 /// An option of a pool that is not in [`PoolOptions::TABLE`].
 struct Field {
     name: &'static str,
-    /// The values that are allowed, in words that follow "must be".
+    /// The allowed values, worded to follow "must be".
     allowed: &'static str,
     value: fn(&PoolOptions) -> Value,
     /// Reads the value, or returns `None` if it is not allowed.
@@ -145,7 +145,7 @@ impl PoolOptions {
 }
 
 /// Writes a map whose keys are the names of the options in connection strings. Times are in milliseconds. Options that
-/// connection strings do not have are named in the same style: `backgroundIntervalMS` and `checkBeforeUseMS`, whose
+/// connection strings do not support are named in the same style: `backgroundIntervalMS` and `checkBeforeUseMS`, whose
 /// values may be words (`never`, `always`), `maxLifetimeMS`, `jitterPercent`, and `refuseLate`.
 impl Serialize for PoolOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -159,7 +159,7 @@ impl Serialize for PoolOptions {
 ///
 /// # Errors
 ///
-/// An error names the option, the value and what is allowed, as [`InvalidOption`] does. Unknown options are refused.
+/// An error names the option, the value and the allowed values, as [`InvalidOption`] does. Unknown options are refused.
 impl<'de> Deserialize<'de> for PoolOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Fields)

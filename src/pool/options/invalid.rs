@@ -25,7 +25,7 @@ pub struct InvalidOption {
     pub option: &'static str,
     /// The rest of the sentence: what the option must be, or what is wrong with it.
     pub problem: String,
-    /// The given value, if it adds to the description of the problem. Never a secret.
+    /// The given value, if it helps to describe the problem. It is never a secret.
     pub value: Option<String>,
 }
 

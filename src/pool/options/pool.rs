@@ -59,8 +59,8 @@ macro_rules! pool_options {
                 #[doc = concat!("\n`", $uri, "` in connection strings. Default ", $default, "; allowed: ", $allowed, ".")]
                 pub $field: $type,
             )*
-            /// How long the background task waits between two rounds of maintenance. Not part of connection strings.
-            /// Default 10 seconds.
+            /// How long the background task waits between two rounds of maintenance. Not available in connection
+            /// strings. Default 10 seconds.
             pub background_interval: BackgroundInterval,
             /// Whether the address belongs to a load balancer.
             ///
@@ -70,23 +70,23 @@ macro_rules! pool_options {
             /// When an available connection is [checked](crate::Establish::check) before a check-out returns it.
             ///
             /// `None`, the default, means [`IdleLongerThan`](CheckBeforeUse::IdleLongerThan) one second if the
-            /// establisher [has a check](crate::Establish::HAS_CHECK), and [`Never`](CheckBeforeUse::Never) otherwise. An
-            /// [`Endpoint`](crate::Endpoint) has no check, because its connections notice that the server has closed
-            /// them. Not part of connection strings.
+            /// establisher [has a check](crate::Establish::HAS_CHECK), and [`Never`](CheckBeforeUse::Never) otherwise.
+            /// An [`Endpoint`](crate::Endpoint) has no check, because its connections notice that the server has closed
+            /// them. Not available in connection strings.
             pub check_before_use: Option<CheckBeforeUse>,
             /// How long a connection may exist. Zero, the default, means no limit.
             ///
             /// An idle connection past its lifetime is closed at the next round of maintenance (`background_interval`),
             /// and can be checked out until then. A connection in use is not interrupted: it is closed when it is
             /// checked in. Up to `minPoolSize` expired connections remain available until they have been replaced,
-            /// unless the pool already has `maxPoolSize` connections. The reason in the event is "idle". Not part of
-            /// connection strings.
+            /// unless the pool already has `maxPoolSize` connections. The reason in the event is "idle". Not available
+            /// in connection strings.
             pub max_lifetime: Duration,
             /// The largest amount, in percent, by which each connection's idle time and lifetime are shortened. Default
             /// 0.
             ///
             /// The amount is random for each connection, so that connections that were opened together do not expire
-            /// together. Not part of connection strings.
+            /// together. Not available in connection strings.
             pub jitter_percent: u8,
             /// Whether a check-out that would be served too late fails at once. Default `false`.
             ///
@@ -100,7 +100,7 @@ macro_rules! pool_options {
             ///
             /// A check-out without a limit is never refused. No check-out is refused while no other is waiting, or
             /// while the pool may open more connections. The option does not slow down a check-out that finds a
-            /// connection at once. Not part of connection strings.
+            /// connection at once. Not available in connection strings.
             pub refuse_late: bool,
             specified: Specified,
         }
@@ -197,8 +197,8 @@ pool_options! {
     /// How long a check-out waits for an idle connection or for a permit to open one.
     ///
     /// Deprecated in favour of `timeoutMS`, and ignored where `timeoutMS` is set, for the pool or for the operation.
-    /// This does not include the time to establish a connection, which an endpoint limits by `connectTimeoutMS`. The
-    /// [guide](crate::guide::time_limits) has a table of all limits.
+    /// The wait does not include the time to establish a connection, which an endpoint limits with `connectTimeoutMS`.
+    /// The [guide](crate::guide::time_limits) has a table of all limits.
     wait_queue_timeout: Duration {
         uri: "waitQueueTimeoutMS",
         default: 0,
@@ -215,8 +215,8 @@ pub(crate) struct PoolOption {
     pub summary: &'static str,
     /// The default, in the form used in connection strings.
     pub default: &'static str,
-    /// The values that a pool accepts. If the specification allows values outside of this range, a connection string
-    /// with a larger value is refused, and a smaller value is ignored.
+    /// The values that a pool accepts. If the specification allows values outside this range, a connection string with
+    /// a larger value is refused, and a smaller value is ignored.
     pub range: RangeInclusive<u64>,
     /// The numbers that connection strings may give, in words.
     pub allowed: &'static str,
@@ -272,7 +272,7 @@ impl Eq for Specified {}
 pub enum BackgroundInterval {
     /// Maintenance runs this long after the previous round has ended, and at once after a clear.
     ///
-    /// If none of `minPoolSize`, `maxIdleTimeMS` and a lifetime is set, the passing of time alone does not create work,
+    /// If none of `minPoolSize`, `maxIdleTimeMS` and a lifetime is set, the passage of time alone does not create work,
     /// and maintenance runs only when there is work. In load-balanced mode, it always runs at intervals.
     Every(Duration),
     /// Maintenance never runs. This is for tests: a pool without maintenance does not open connections to reach
@@ -336,11 +336,11 @@ impl PoolOptions {
         }
     }
 
-    /// Checks that the options can work.
+    /// Checks that the options are valid and do not contradict each other.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] names the first option that cannot work, its value and what is allowed.
+    /// [`InvalidOption`] names the first option that is invalid, its value and the allowed values.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         self.check()?;
         self.check_together()
@@ -381,7 +381,7 @@ impl PoolOptions {
         self.background_interval
     }
 
-    /// Returns whether the passing of time alone can create work for the background task, regardless of the pool's
+    /// Returns whether the passage of time alone can create work for the background task, regardless of the pool's
     /// sizes.
     ///
     /// Such work consists of closing connections that have been idle for too long or are too old. `minPoolSize` also

@@ -70,10 +70,10 @@ mod kernel {
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made, so it is open, and nothing else owns it.
+        // SAFETY: the descriptor was just created, so it is open, and nothing else owns it.
         let timer = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // A time of zero would leave the timer disarmed. A time that does not fit becomes so long that the timer never
-        // expires.
+        // A time of zero would leave the timer disarmed. A time that does not fit is replaced with one so long that the
+        // timer never expires.
         let after = after.max(Duration::from_nanos(1));
         let once = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },

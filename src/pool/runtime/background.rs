@@ -18,7 +18,7 @@ use crate::pool::options::BackgroundInterval;
 /// The longest interval at which a pool under a budget checks whether connections of other pools have become idle.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passing of
+/// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passage of
 /// time can create work.
 ///
 /// A run never waits. Separate tasks open the connections that `minPoolSize` requires. When such a task ends, the core
@@ -42,7 +42,7 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
             core.maintain();
             while let Some(pending) = core.populate() {
                 let opening = guard.handle().spawn(fork::own(open(core.clone(), pending, None, true)));
-                // If the runtime has ended, so has the new task, and this task ends where it waits.
+                // If the runtime has ended, the new task has already ended, and this task ends at the `await`.
                 if opening.is_finished() {
                     yield_now().await;
                 }
@@ -78,7 +78,7 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
     }
 }
 
-/// Waits until the interval has passed, or forever if the passing of time cannot create work.
+/// Waits until the interval has passed, or forever if the passage of time cannot create work.
 ///
 /// Even a timer that does not fire has a cost: tokio then reads the clock whenever a thread goes to sleep. So if the
 /// pool has a connection, the wait does not leave a timer in the runtime. Without a connection there are no commands to

@@ -1,4 +1,4 @@
-//! Boxes the futures of rare cases, so that the futures of frequent cases stay small.
+//! Boxes the futures of rare cases, so that the futures of common cases stay small.
 
 use std::pin::Pin;
 
@@ -6,10 +6,10 @@ use std::pin::Pin;
 /// awaits it.
 ///
 /// A box alone would shrink only the awaiting future. The code of the rare case would still be compiled into the
-/// function that polls the frequent case. The rare future would also be built on the stack before it moves into its
-/// box. Each call would then need a stack frame with room for it, and would touch every page of that frame. For a
-/// command, that frame took 17 KiB, because it had room for reauthentication. So a separate function creates the future
-/// and erases its type.
+/// function that polls the common case. The rare future would also be built on the stack before it moves into its box.
+/// Each call would then need a stack frame with room for it, and would touch every page of that frame. For a command,
+/// that frame took 17 KiB, because it had room for reauthentication. So a separate function creates the future and
+/// erases its type.
 #[cold]
 #[inline(never)]
 pub(crate) fn boxed<'f, F>(make: impl FnOnce() -> F) -> Pin<Box<dyn Future<Output = F::Output> + Send + 'f>>

@@ -113,7 +113,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// A log that is switched on while the pool is in use receives the events of connections and of the pool itself
     /// from the next event on. It receives the events of check-outs and check-ins once the pool has noticed the log:
-    /// after at most 191 further uses of a connection, or at the next call of [`Pool::ready`], if that comes first. A
+    /// after at most 191 further uses of a connection, or at the next call to [`Pool::ready`], if that comes first. A
     /// client makes that call after each successful check of the server, every ten seconds by default
     /// (`heartbeatFrequencyMS`). A connection that is in use at that time is later reported as checked in after a use
     /// of zero duration.
@@ -125,8 +125,8 @@ impl<E: Establish> PoolBuilder<E> {
     /// Sets the failure sink, which is called when a connection cannot be established. It is usually the monitor of the
     /// server.
     ///
-    /// It is called by the task that failed to open the connection, outside of all locks. A panic in the sink is
-    /// caught. Without a sink, only the check-out that requested the connection learns of the failure.
+    /// It is called by the task that failed to open the connection, outside all locks. A panic in the sink is caught.
+    /// Without a sink, only the check-out that requested the connection learns of the failure.
     ///
     /// A pool that the sink clears stays paused until [`Pool::ready`] is called. The sink does not receive the network
     /// errors of commands on established connections.
@@ -153,7 +153,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// With a limit, a service sheds load that it cannot serve in time, instead of letting the queue grow. With zero, a
     /// check-out fails unless it finds a connection or may open one. A check-out that opens a connection does not count
-    /// as waiting. Nor does a check-out of a suspended pool, until the pool is resumed.
+    /// as waiting. Nor does a check-out from a suspended pool, until the pool is resumed.
     ///
     /// `ConnectionCheckOutFailed` is emitted with the reason "timeout", the closest of the reasons that the
     /// specification defines.
@@ -176,8 +176,8 @@ impl<E: Establish> PoolBuilder<E> {
     /// Sets how long a check-out may wait before the pool warns about it. By default (`None`) the pool does not warn.
     ///
     /// The warning is a `tracing` event at level `WARN` with the target `wharf::connection`, logged when the check-out
-    /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records the time that
-    /// the check-out waited (`waited_ms`, in milliseconds) and the pool's numbers at the end: `in_use`, `available`,
+    /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records how long the
+    /// check-out waited (`waited_ms`, in milliseconds) and the pool's numbers at the end: `in_use`, `available`,
     /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs at most one warning a second.
     /// `suppressed` is the number of slow check-outs since the last warning for which no warning was logged.
     ///

@@ -1,4 +1,4 @@
-//! A check-out from start to end. Its future is optimized for a check-out that completes at its first poll.
+//! A check-out from start to finish. Its future is optimized for a check-out that completes at its first poll.
 
 use std::future::Future;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -31,9 +31,9 @@ pin_project! {
     /// waits on the future that `wait` returns.
     ///
     /// It is not an `async fn`, because an `async fn` sets up, looks up and tears down its state at each check-out,
-    /// which would take as many instructions as taking the connection. It is not an enum either, because its variants
-    /// would be built elsewhere and copied. Such a copy loads wider units than the preceding stores wrote, so it stalls
-    /// until these stores have completed. The stall took 5 % of the time of a hand-over.
+    /// which would take as many instructions as taking the connection itself. It is not an enum either, because its
+    /// variants would be built elsewhere and copied. Such a copy loads wider units than the preceding stores wrote, so
+    /// it stalls until these stores have completed. The stall took 5 % of the time of a hand-over.
     #[project = CheckOutParts]
     pub(super) struct CheckOut<'p, E: Establish, W> {
         // The caller's handle or, once the check-out is waiting, the handle of this process.
@@ -68,7 +68,7 @@ enum CheckOutState {
 pin_project! {
     #[project = Way]
     pub(super) enum Waiting<'p, E: Establish> {
-        /// Waiting in the queue without a time limit, which is the most frequent case.
+        /// Waiting in the queue without a time limit, which is the most common case.
         Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
         /// Waiting in any other way.
         Otherwise { future: Pin<Box<dyn Future<Output = Acquired<E>> + Send + 'p>> },
@@ -116,8 +116,8 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
             CheckOutState::Ended => panic!("a check-out was polled after its end"),
         }
         let pool = parts.pool.here();
-        // The first attempt could not succeed if the thread did not have a note of the pool, or if this is a forked
-        // child and the handle belongs to its parent.
+        // The first attempt cannot have succeeded if the thread had no note of the pool, or if this is a forked child
+        // and the handle belongs to its parent.
         if (!pool.core.is_noted() || !ptr::eq(pool, *parts.pool))
             && let Some(hit) = pool.core.note_and_try_hit()
         {
@@ -133,7 +133,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         let waiting = unsafe { parts.waiting.as_mut().get_unchecked_mut() };
         waiting.write((parts.wait)(pool));
         if traced::is_wanted(pool) {
-            // SAFETY: it was just written and not polled yet, so it may be moved.
+            // SAFETY: it has just been written and has not been polled yet, so it may be moved.
             let observed = traced::observed(pool, unsafe { waiting.assume_init_read() });
             waiting.write(observed);
         }
@@ -146,7 +146,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
 }
 
 impl<'p, E: Establish, W> CheckOutParts<'_, 'p, E, W> {
-    /// Polls the wait. `HAS_WAITED` says whether it was polled before.
+    /// Polls the wait. `HAS_WAITED` says whether it has been polled before.
     #[inline]
     #[allow(unsafe_code)]
     fn poll_waiting<const HAS_WAITED: bool>(self, context: &mut Context<'_>) -> Poll<Outcome<E>> {
@@ -271,8 +271,8 @@ impl<'p, E: Establish> StartedCheckOut<'p, E> {
         pool.core.check_out_failed(started, error)
     }
 
-    /// Fails a check-out that was waiting at the time of the fork. The child's pool behaves as the parent's pool does
-    /// after a clear, so the check-out fails with the same error as after a clear.
+    /// Fails a check-out that was waiting at the time of the fork. The child's pool behaves like a pool that has been
+    /// cleared, so the check-out fails with the same error as after a clear.
     #[cold]
     fn fail_after_fork(self) -> CheckOutError {
         let Self { pool, started, .. } = *ManuallyDrop::new(self);

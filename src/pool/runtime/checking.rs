@@ -1,4 +1,4 @@
-//! The check of a connection before its use.
+//! Checks a connection before it is used.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use crate::pool::sync::{Watch, contain};
 enum End {
     Done(CheckResult),
     Panicked,
-    /// The connection has gone stale. A check would be pointless.
+    /// The connection has gone stale, so a check would be pointless.
     Stale,
 }
 

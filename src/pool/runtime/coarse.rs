@@ -21,9 +21,9 @@ static HAS_THREAD: AtomicBool = AtomicBool::new(false);
 
 /// The coarse clock of a pool. It counts from 1, in [`COARSE_TICK`]s.
 pub(super) enum Coarse {
-    /// Stands still, for a pool that does not need the clock.
+    /// Never advances, for a pool that does not need the clock.
     Still,
-    /// Reads the word that a thread advances or, without the thread, the system's clock.
+    /// Reads the word that a thread advances or, if that thread is not running, the system clock.
     Shared { _users: Users },
     /// Follows tokio's clock, which tests can pause.
     Tokio { start: tokio::time::Instant },
@@ -106,7 +106,7 @@ fn tick_after(elapsed: Duration) -> u32 {
 /// | 2. `HAS_THREAD` becomes false | b. sets `HAS_THREAD`, and starts a thread if it was false |
 /// | 3. looks for users again, and continues if there are any, unless step b has started a thread | |
 ///
-/// All accesses are sequentially consistent: if step b finds the thread that is about to end, step 3 finds the user.
+/// All accesses are sequentially consistent: if step b finds a thread that is about to end, step 3 finds the user.
 fn run() {
     loop {
         while USERS.load(Ordering::SeqCst) > 0 {

@@ -14,7 +14,7 @@ use crate::pool::service_id::ServiceId;
 
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping the connection checks it in.
 ///
-/// It may be sent to and dropped on any thread, inside or outside of a runtime. Checking in is a function call. It does
+/// It may be sent to and dropped on any thread, inside or outside a runtime. Checking in is a function call. It does
 /// not take a lock unless a check-out is waiting, or the connection has to be closed or drained. These locks are held
 /// for only a few steps. Checking in takes longer only if a subscriber is slow, because subscribers are called first. A
 /// connection keeps its pool in memory, but does not keep it open.
@@ -94,7 +94,7 @@ impl<E: Establish> Connection<E> {
         self.lease.pin_to(purpose);
     }
 
-    /// Returns how long the connection has existed, and how many times it was checked out.
+    /// Returns how long the connection has existed, and how many times it has been checked out.
     #[must_use]
     #[doc(alias = "metrics")]
     pub fn usage(&self) -> Usage {
@@ -140,7 +140,7 @@ impl<E: Establish> Connection<E> {
     ///
     /// # Cancel safety
     ///
-    /// As cancel safe as the operation itself.
+    /// This is as cancel-safe as the operation itself.
     pub async fn interruptible<T>(
         &mut self,
         operation: impl AsyncFnOnce(&mut E::Connection) -> T,

@@ -26,9 +26,9 @@ impl<E: Establish> Pool<E> {
     /// Checks out an available connection, if there is one and no check-out is waiting. Never waits or opens a
     /// connection.
     ///
-    /// Otherwise returns `None`. Also returns `None` if the connection is due for a
-    /// [check](crate::PoolOptions::check_before_use), or if the pool is paused, suspended or closed. When `None` is
-    /// returned, no event is emitted, and the metrics do not count a check-out.
+    /// Returns `None` otherwise, and also if the connection is due for a [check](crate::PoolOptions::check_before_use),
+    /// or if the pool is paused, suspended or closed. When `None` is returned, no event is emitted, and the metrics do
+    /// not count a check-out.
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
@@ -56,13 +56,13 @@ impl<E: Establish> Pool<E> {
         Some(checked_out(idle, started, Location::caller()))
     }
 
-    /// Makes check-outs wait until [`resume`](Self::resume) is called, even while the pool is paused, in which case
-    /// they would otherwise fail. Returns `false` if the pool was already suspended.
+    /// Makes check-outs wait until [`resume`](Self::resume) is called, even while the pool is paused, when they would
+    /// otherwise fail. Returns `false` if the pool was already suspended.
     ///
     /// Connections in use stay in use, and available ones stay open. Check-outs that are already waiting or opening a
-    /// connection continue as before. A check-out that waits for the resumption fails at its time limit, or when the
-    /// pool is closed. It is not in the queue, so [`PoolStatus::waiting`](crate::PoolStatus::waiting) does not count
-    /// it.
+    /// connection continue as before. A check-out that is waiting for the pool to be resumed fails at its time limit,
+    /// or when the pool is closed. It is not in the queue, so [`PoolStatus::waiting`](crate::PoolStatus::waiting) does
+    /// not count it.
     ///
     /// Use it where a pause is better than an error, for example around a planned switch to another server:
     ///
@@ -83,7 +83,8 @@ impl<E: Establish> Pool<E> {
 
     /// Ends a [suspension](Self::suspend). Returns whether the pool was suspended.
     ///
-    /// The check-outs that waited for the resumption continue in the order in which their tasks are polled.
+    /// The check-outs that were waiting for the pool to be resumed continue in the order in which their tasks are
+    /// polled.
     #[doc(alias = "resume_pool")]
     pub fn resume(&self) -> bool {
         let core = &self.here().core;
@@ -102,13 +103,13 @@ impl<E: Establish> Pool<E> {
     /// [`options`](Self::options), and is called again if another thread resizes the pool at the same time.
     ///
     /// If the pool grows, waiting check-outs open connections at once, and so does the background task, up to
-    /// `minPoolSize`. If it shrinks, no further connection is opened beyond the new maximum. Surplus connections are
+    /// `minPoolSize`. If it shrinks, no more connections are opened beyond the new maximum. Surplus connections are
     /// closed with the reason "stale", even if check-outs are waiting: available connections at once, and connections
     /// in use when they are checked in. While there are surplus connections, check-outs and check-ins take a slower
     /// path.
     ///
-    /// The number of the pool's shards does not change, because [`PoolBuilder::build`](crate::PoolBuilder::build) has
-    /// chosen it for the original `maxPoolSize`.
+    /// The number of the pool's shards does not change, because [`PoolBuilder::build`](crate::PoolBuilder::build) chose
+    /// it for the original `maxPoolSize`.
     ///
     /// ```no_run
     /// # fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), wharf::InvalidOption> {
@@ -136,12 +137,12 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Closes the available connections for which `keep` returns `false`. Returns how many connections it has closed.
+    /// Closes the available connections for which `keep` returns `false`. Returns how many connections it closed.
     ///
     /// Connections in use are left alone. `ConnectionClosed` is emitted with the reason "stale".
     ///
-    /// `keep` is called for one connection after another, outside of all locks. In the meantime, no check-out can get
-    /// that connection, or a connection of the same shard that `keep` has not judged yet. So `keep` must be quick. If
+    /// `keep` is called for one connection at a time, outside all locks. During the call, no check-out can get that
+    /// connection, or any connection of the same shard that `keep` has not judged yet. So `keep` must be quick. If
     /// `keep` panics, the remaining connections are kept.
     ///
     /// ```no_run
@@ -157,11 +158,11 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Opens connections until this many, or `maxPoolSize`, are open. Calls `progress` with the number of open
-    /// connections at the start and whenever it has changed. Closes stale available connections first, for instance
-    /// after [`renew`](Self::renew).
+    /// connections at the start and whenever it changes. Closes stale available connections first, for instance after
+    /// [`renew`](Self::renew).
     ///
     /// At most `maxConnecting` connections are opened at a time. Connections in use count, and so do connections that
-    /// check-outs open in the meantime. Check-outs take precedence. This call returns early if the pool's [`Budget`] is
+    /// check-outs open during the call. Check-outs take precedence. This call returns early if the pool's [`Budget`] is
     /// used up. It does not keep the connections open afterwards. To keep connections open, set `minPoolSize`.
     ///
     /// ```no_run
@@ -193,9 +194,9 @@ impl<E: Establish> Pool<E> {
         let core = &self.core;
         let _warm_up = core.begin_warm_up();
         let (mut openings, mut told) = (Vec::<WarmUpOpening>::new(), None);
-        // The number of connections that were open at first, and the number that this call has opened. The call ends
-        // when their sum is large enough, even if idle connections have been closed in the meantime. A renewal replaces
-        // all connections, so the call then begins anew.
+        // The number of connections that were open at first, and the number that this call has opened. The call returns
+        // once their sum is large enough, even if idle connections have since been closed. A renewal replaces all
+        // connections, so the call then starts over.
         let (mut generation, mut open_at_first, mut opened) = (None, 0, 0);
         loop {
             // Listens before it reads the status, so that it does not miss a later change.
@@ -248,7 +249,7 @@ impl<E: Establish> Pool<E> {
                             let error = TaskEnded::failure().in_pool(core.address().clone(), id, generation);
                             failed = Some(error.into());
                         }
-                        // Only a runtime that shuts down cancels the task.
+                        // Only a runtime that is shutting down cancels the task.
                         Err(_) => opening.home.end(core),
                     }
                     false
@@ -281,7 +282,8 @@ impl<E: Establish> Pool<E> {
 struct WarmUpOpening {
     id: u64,
     generation: u64,
-    /// Whether the connection counts once it is open. After a renewal, it counts among those that were open at first.
+    /// Whether the connection counts once it is open. After a renewal, it counts as one of the connections that were
+    /// open at first.
     counts: bool,
     home: Arc<Home>,
     task: JoinHandle<Result<Result<(), CheckOutError>, Forked>>,

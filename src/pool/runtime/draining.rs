@@ -33,7 +33,7 @@ pub(super) fn begin<E: Establish>(draining: Draining<TokioEnvironment<E>>) {
 enum End {
     /// The establisher's drain completed. The connection's condition is checked again.
     Done,
-    /// The pool was cleared or closed in the meantime, or a check-out is waiting for the connection's capacity.
+    /// The pool has been cleared or closed, or a check-out is waiting for the connection's capacity.
     Revoked,
     Panicked,
     /// This is a forked child that inherited the task together with its runtime.

@@ -94,7 +94,7 @@ pub struct TokioEnvironment<E: Establish> {
 }
 
 impl<E: Establish> TokioEnvironment<E> {
-    /// Creates the environment of a pool of this process. `is_closed` says whether the pool is closed from the start.
+    /// Creates the environment of a pool in this process. `is_closed` says whether the pool is closed from the start.
     pub(super) fn new(
         establish: Arc<E>,
         publisher: Publisher,

@@ -19,14 +19,15 @@ pub type CheckResult = Result<(), Box<dyn StdError + Send + Sync>>;
 
 /// Opens, checks and closes the connections of a pool.
 ///
-/// Implement it to pool your own connection type. [`Endpoint`](crate::Endpoint) is the implementation for MongoDB
-/// servers.
+/// Implement this trait to pool your own connection type. [`Endpoint`](crate::Endpoint) is the implementation for
+/// MongoDB servers.
 ///
 /// # Panics
 ///
 /// The pool catches panics. If [`condition`](Self::condition), [`check`](Self::check) or [`drain`](Self::drain) panics,
-/// the connection is closed. If [`close`](Self::close) panics, the connection has already left the pool. A panic in
-/// [`establish`](Self::establish) ends only that attempt: the check-out fails, and the failure sink is not called.
+/// the connection is closed. A panic in [`close`](Self::close) has no further effect, because the connection has
+/// already left the pool. A panic in [`establish`](Self::establish) fails only that attempt: the check-out fails, and
+/// the failure sink is not called.
 ///
 /// # Example
 ///
@@ -112,8 +113,8 @@ pub trait Establish: Send + Sync + 'static {
     /// that had an error. If the last user of a connection can leave work that can still be completed, return
     /// [`Condition::NeedsDrain`] and implement [`drain`](Self::drain).
     ///
-    /// A reusable connection may stay idle for a long time, so an implementation should also free memory here that only
-    /// the last user needed.
+    /// A reusable connection may stay idle for a long time, so an implementation should also use this call to free
+    /// memory that only the last user needed.
     ///
     /// This corresponds to `has_broken` in bb8 and r2d2.
     #[doc(alias("has_broken", "after_release"))]
@@ -129,19 +130,19 @@ pub trait Establish: Send + Sync + 'static {
         None
     }
 
-    /// Completes the unfinished work of a connection's last user, or undoes it. For example, a drain reads a reply that
-    /// no caller is waiting for, or ends a transaction and resets the session. Called for connections that [need a
-    /// drain](Condition::NeedsDrain). By default, it does nothing.
+    /// Completes or undoes the unfinished work of a connection's last user. For example, a drain reads a reply that no
+    /// caller is waiting for, or ends a transaction and resets the session. Called for connections that
+    /// [need a drain](Condition::NeedsDrain). By default, it does nothing.
     ///
-    /// The drain runs in a separate task on the pool's runtime. In the meantime, the connection counts as in use. At
-    /// the end, `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable
+    /// The drain runs in a separate task on the pool's runtime. During the drain, the connection counts as in use.
+    /// Afterwards, `ConnectionCheckedIn` is emitted and [`condition`](Self::condition) is called again: a reusable
     /// connection becomes available, and any other connection is closed with the reason "error". The pool does not
     /// limit the duration of a drain, so the implementation must.
     ///
     /// A check-out that lacks only capacity under `maxPoolSize` never waits for a drain to succeed. Instead, the pool
     /// drops the future of the oldest drain and [closes](Self::close) its connection. The check-out gets the capacity
     /// once the connection is closed. The pool gives up one drain at a time. It does not give up a drain to free a
-    /// place of a [`Budget`](crate::Budget).
+    /// place under a [`Budget`](crate::Budget).
     ///
     /// # Cancel safety
     ///
@@ -160,9 +161,9 @@ pub trait Establish: Send + Sync + 'static {
     /// `maxPoolSize`, and [`Pool::closed`](crate::Pool::closed) waits for it.
     ///
     /// It must not block. The future is polled once by the caller that closes the connection, and then by a task on the
-    /// pool's runtime. After five seconds it is dropped. If there is no living runtime, it is dropped without being
-    /// polled. A current-thread runtime runs the task and its timer only while something blocks on the runtime. Until
-    /// then, the connection still counts as in use.
+    /// pool's runtime. After five seconds it is dropped. If the runtime has ended and there is no other, it is dropped
+    /// without being polled. A current-thread runtime runs the task and its timer only while something blocks on the
+    /// runtime. Until then, the connection still counts as in use.
     fn close(&self, connection: Self::Connection) -> impl Future<Output = ()> + Send {
         drop(connection);
         std::future::ready(())

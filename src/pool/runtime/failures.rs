@@ -52,8 +52,7 @@ impl Failures {
 
     /// Counts the failure of an opening that began in `round`. Returns how long to keep its permit.
     ///
-    /// The time is random, between half of the pause and the whole pause, so that several pools do not retry in
-    /// lockstep.
+    /// The time is random, between half the pause and the full pause, so that several pools do not retry in lockstep.
     pub fn add(&self, round: Round) -> Option<Pause> {
         if round.failures() < u32::MAX {
             // Relaxed: as in `round`. The swap fails if another opening of the round has already failed, or the

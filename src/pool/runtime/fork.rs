@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use arc_swap::ArcSwap;
 use thiserror::Error;
 
-/// The number of forks from the process that first used the crate to this process.
+/// The number of forks between the process that first used the crate and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The process that a value belongs to: the process that first used the crate, or one of its descendants.
@@ -43,12 +43,12 @@ impl Process {
         self != Self::this()
     }
 
-    /// Returns the number of forks before the process.
+    /// Returns the number of forks that led to the process.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 
-    /// Returns the process that has this many forks before it.
+    /// Returns the process that this many forks led to.
     pub(crate) fn numbered(number: u32) -> Self {
         Self(number)
     }

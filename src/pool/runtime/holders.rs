@@ -106,7 +106,7 @@ pub(super) async fn watch<E: Establish>(core: &Core<TokioEnvironment<E>>) {
     }
 }
 
-/// Reports new long holds, and the ends of reported holds. Returns the time until there may be more to report.
+/// Reports new long holds, and the end of each reported hold. Returns the time until there may be more to report.
 pub(super) fn tell_news<E: Establish>(core: &Core<TokioEnvironment<E>>) -> Option<Duration> {
     let HoldReview { long, ended, threshold, next } = core.review_holds();
     for (holders, has_ended) in [(long, false), (ended, true)] {
@@ -122,16 +122,16 @@ impl<E: Establish> Pool<E> {
     /// Switches the accounting for the holders of the pool's connections ([`Pool::holders`]) on or off. It is off by
     /// default.
     ///
-    /// The accounting may be switched at any time, even while the pool is in use. Later check-outs are recorded with
-    /// their call site and task. A connection that was checked out earlier is listed without them.
+    /// Accounting may be switched on or off at any time, even while the pool is in use. Later check-outs are recorded
+    /// with their call site and task. A connection that was checked out earlier is listed without them.
     ///
     /// # Cost
     ///
-    /// While the accounting is off, the future of a check-out carries one more pointer. While it is on, a check-out
-    /// that finds a connection reads the clock and writes one cache line, and its check-in executes one more locked
-    /// instruction. Neither takes a lock, except once for each connection that existed when the accounting was
-    /// switched on. The [guide](crate::guide::metrics_and_traces#holders-of-connections) has figures. Each connection
-    /// that has been checked out since then takes another 64 bytes.
+    /// While accounting is off, the future of a check-out carries one more pointer. While it is on, a check-out that
+    /// finds a connection reads the clock and writes one cache line, and its check-in executes one more locked
+    /// instruction. Neither takes a lock, except once for each connection that existed when accounting was switched on.
+    /// The [guide](crate::guide::metrics_and_traces#holders-of-connections) has figures. Each connection that has been
+    /// checked out since then takes another 64 bytes.
     pub fn account_for_holders(&self, on: bool) {
         self.here().core.account_for_holders(on);
     }
@@ -151,7 +151,7 @@ impl<E: Establish> Pool<E> {
     /// the instants may differ.
     ///
     /// The call reads all connections of the pool and takes short locks, so use it for monitoring. Check-outs and
-    /// check-ins do not wait for it, unless it lists connections that were checked out before the accounting began.
+    /// check-ins do not wait for it, unless it lists connections that were checked out before accounting began.
     ///
     /// ```
     /// use wharf::{Endpoint, Pool};
@@ -167,15 +167,15 @@ impl<E: Establish> Pool<E> {
         self.here().core.holders()
     }
 
-    /// Sets how long a connection may be in use before it is reported as a long hold. With `None`, which is the
-    /// default, or zero, connections are not reported.
+    /// Sets how long a connection may be in use before it is reported as a long hold. With `None` (the default) or
+    /// zero, connections are not reported.
     ///
     /// Each long use is reported when it exceeds the threshold, and again when the connection is checked in. Reports go
     /// to the [log](Self::on_long_hold) and to the functions that were added with [`Pool::on_long_hold`]. The holder
     /// keeps the connection.
     ///
-    /// While a threshold is set, the [accounting](Self::account_for_holders) is on. A connection that was checked out
-    /// earlier is treated as if it had been checked out when the accounting began.
+    /// While a threshold is set, [accounting](Self::account_for_holders) is on. A connection that was checked out
+    /// earlier is treated as if it had been checked out when accounting began.
     ///
     /// The pool's background task makes the reports. The task ends with the pool's runtime, and restarts once the pool
     /// has [moved](Self#runtimes).
@@ -191,11 +191,12 @@ impl<E: Establish> Pool<E> {
 
     /// Adds a function that receives the reports of long holds for as long as the pool exists.
     ///
-    /// The background task calls it outside of all locks, with one report at a time. The report of a use comes before
-    /// the report of its end. The function must not block, because the background task also maintains the pool. A panic
-    /// in the function is caught.
+    /// The background task calls it outside all locks, with one report at a time. The report of a use comes before the
+    /// report of its end. The function must not block, because the background task also maintains the pool. A panic in
+    /// the function is caught.
     ///
-    /// The reports are also logged, with the target `wharf::holders`: a long hold as a warning, its end as information.
+    /// The reports are also logged, with the target `wharf::holders`: a long hold at level `WARN`, its end at level
+    /// `INFO`.
     ///
     /// ```no_run
     /// use std::time::Duration;

@@ -20,12 +20,12 @@ static METADATA: Metadata<'static> = tracing::metadata! {
     kind: Kind::EVENT,
 };
 
-/// Makes `tracing` ask its subscribers whether they are interested. Called before [`is_there`], outside of all locks.
+/// Makes `tracing` ask its subscribers whether they are interested. Called before [`is_there`], outside all locks.
 pub(crate) fn watch() {
     CALLSITE.interest();
 }
 
-/// Returns whether any subscriber of the process, on any thread, or a logger may want the events of pools.
+/// Returns whether a logger or any subscriber in the process, on any thread, may want the events of pools.
 ///
 /// Does not call any subscriber, so it may be called under a lock. `tracing` caches the answers of the subscribers, and
 /// updates them when a subscriber is added or the filters are reloaded.

@@ -18,15 +18,15 @@ use crate::pool::error::CheckOutError;
 use crate::pool::runtime::boxed;
 
 impl<E: Establish> Pool<E> {
-    /// Checks out a connection as [`Pool::check_out`] does, and blocks the thread until the check-out ends.
+    /// Checks out a connection as [`Pool::check_out`] does, and blocks the thread until the check-out completes.
     ///
     /// It waits in the same queue as all other check-outs. `limit` is how long the check-out may take in total, and
     /// replaces `timeoutMS`; with `None`, only the limits of the options apply. The thread enforces the limits itself,
     /// so they hold even if the pool's runtime has ended or is not being driven. The connection is opened on the pool's
     /// runtime.
     ///
-    /// Do not call it in an asynchronous task. The other tasks of its thread would not run in the meantime, and one of
-    /// them may be holding the connection that the call waits for, or be opening it. Call it in
+    /// Do not call it in an asynchronous task. It would keep the other tasks of that thread from running, and one of
+    /// them may hold the connection that the call waits for, or be opening it. Call it in
     /// [`spawn_blocking`](tokio::task::spawn_blocking) or on a thread of your own.
     ///
     /// ```no_run
@@ -79,7 +79,7 @@ fn run<F: Future>(future: F, instants: &[Option<Instant>]) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
     loop {
-        // Read before the poll: if an instant passes during the poll, there is another poll after it.
+        // Read before the poll, so that an instant that passes during the poll causes another poll.
         let now = Instant::now();
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;

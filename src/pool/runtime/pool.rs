@@ -92,11 +92,11 @@ use crate::pool::sync::Contained;
 /// does a check-in that serves the last waiter. About two in 64 waiting check-outs take the lock, if it is free, to
 /// manage the queue's memory. Such a check-out may allocate a segment of 4 KiB; the memory for a burst of check-outs is
 /// freed once the burst is over. While a check-out is opening a connection, or others are waiting behind a check-out
-/// that gave up, each check-in that serves a check-out takes the lock. The number of these steps does not depend on the
-/// number of waiters. A thread that finds the lock held leaves its section to the holder, which runs up to 32 such
-/// sections for other threads in order of arrival. If the thread that holds the lock is preempted, other threads back
-/// off: they retry after pauses, then yield, and after about a millisecond sleep for 50 µs at a time. Opening and
-/// closing connections, `ready`, `clear`, `close` and `status` also take short locks.
+/// that gave up, each check-in that serves a check-out takes the lock. The number of steps under the lock does not
+/// depend on the number of waiters. A thread that finds the lock held leaves its section to the holder, which runs up
+/// to 32 such sections for other threads in order of arrival. If the thread that holds the lock is preempted, other
+/// threads back off: they retry after pauses, then yield, and after about a millisecond sleep for 50 µs at a time.
+/// Opening and closing connections, `ready`, `clear`, `close` and `status` also take short locks.
 ///
 /// # Panics
 ///
@@ -107,9 +107,8 @@ use crate::pool::sync::Contained;
 ///
 /// A pool's tasks run on one tokio runtime: the runtime given to [`PoolBuilder::runtime`], or the runtime that the pool
 /// was built on. Its connections are registered there. They can be used from any other runtime while the pool's runtime
-/// lives or, if it is a current-thread runtime, while it is being driven. The runtime needs timers
-/// ([`enable_time`](tokio::runtime::Builder::enable_time)), because the pool backs off after failed
-/// openings.
+/// exists or, if it is a current-thread runtime, while it is being driven. The runtime needs timers
+/// ([`enable_time`](tokio::runtime::Builder::enable_time)), because the pool backs off after failed openings.
 ///
 /// When the runtime ends, its connections can no longer be used. They become stale, which increments the generation,
 /// and are closed. The pool then moves. The next check-out that opens a connection, or the next call to
@@ -118,9 +117,9 @@ use crate::pool::sync::Contained;
 /// are waiting on another runtime keep waiting. A command on a connection of the ended runtime fails with a network
 /// error. To rule that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
 ///
-/// Check-outs may also be polled outside of tokio, by another executor. Then the pool's runtime opens the connections
-/// and enforces the time limits. After it has ended, the pool moves to another runtime on which a check-out has opened
-/// a connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has moved.
+/// Check-outs may also be polled outside tokio, by another executor. Then the pool's runtime opens the connections and
+/// enforces the time limits. After it has ended, the pool moves to another runtime on which a check-out has opened a
+/// connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has moved.
 /// [`Pool::check_out_blocking`] is for threads without any executor.
 ///
 /// # Forking
@@ -132,10 +131,10 @@ use crate::pool::sync::Contained;
 ///
 /// For a subscriber, the child's pool continues the parent's pool, so counts derived from the events remain correct in
 /// the child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
-/// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. The numbers of new
-/// connections continue the numbers of the parent's pool. A call that another thread was making to the pool at the time
-/// of the fork does not emit any further events in the child. If that call was notifying subscribers of a check-out or
-/// a check-in, the child considers the event delivered.
+/// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. New connections continue
+/// the numbering of the parent's pool. A call that another thread was making to the pool at the time of the fork does
+/// not emit any further events in the child. If that call was notifying subscribers of a check-out or a check-in, the
+/// child considers the event delivered.
 ///
 /// The parent's work does not continue in the child, even if the child inherits a runtime. The background task does not
 /// run there, and connections that were being opened are abandoned. A check-out that was waiting at the time of the
@@ -143,14 +142,14 @@ use crate::pool::sync::Contained;
 /// such a check-out, so do not rely on this error. The resources of such futures are leaked: the socket of a connection
 /// that was being established stays open in the child.
 ///
-/// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password anew, and obtains its own OIDC
+/// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child and are not wiped from its memory.
 ///
 /// A child that starts any thread can hang, because the standard library takes a global lock when a thread begins or
-/// ends, and another thread of the parent may hold that lock at the time of the fork. An endpoint derives its keys, and
-/// looks up the names of hosts, on the blocking threads of the child's runtime. So fork before the parent has threads,
-/// or while no thread is beginning or ending; [`single::Client`](crate::single::Client) does not start any threads. Use
-/// `fork`: `_Fork` and a raw `clone` do not run fork handlers, so a pool does not notice their children.
+/// ends, and another thread of the parent may hold that lock at the time of the fork. An endpoint derives its keys and
+/// looks up host names on the blocking threads of the child's runtime. So fork before the parent has threads, or while
+/// no thread is beginning or ending; [`single::Client`](crate::single::Client) does not start any threads. Use `fork`:
+/// `_Fork` and a raw `clone` do not run fork handlers, so a pool does not notice their children.
 pub struct Pool<E: Establish> {
     /// The core of `shared`. With this copy of its pointer, a check-out loads one pointer instead of two.
     pub(super) core: CoreOfShared<E>,
@@ -330,12 +329,12 @@ impl<E: Establish> Pool<E> {
     /// It does not close the pool, and it waits for as long as any caller holds a connection. For an orderly shutdown,
     /// call [`close`](Self::close), then await this with a time limit.
     ///
-    /// It also waits for each [`Establish::close`] to end. A close that does not end at once runs on the pool's
-    /// runtime. A current-thread runtime runs it only while something blocks on the runtime, so await `closed` on that
-    /// runtime.
+    /// It also waits for each [`Establish::close`] to complete. A close that does not complete at once runs on the
+    /// pool's runtime. A current-thread runtime runs it only while something blocks on the runtime, so await `closed`
+    /// on that runtime.
     ///
-    /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is polled
-    /// next, or when its future is dropped. That may be after `closed` completes. `closed` may also complete while a
+    /// A check-out that fails because the pool was closed emits its `ConnectionCheckOutFailed` when its task is next
+    /// polled, or when its future is dropped. That may be after `closed` completes. `closed` may also complete while a
     /// subscriber is still being notified that a check-out has started.
     ///
     /// # Cancel safety
@@ -406,7 +405,8 @@ impl<E: Establish> Pool<E> {
         self.here().core.metrics()
     }
 
-    /// Returns a function that reads the pool's metrics. It returns `None` once all handles to the pool were dropped.
+    /// Returns a function that reads the pool's metrics. It returns `None` once all handles to the pool have been
+    /// dropped.
     #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
     pub(crate) fn weak_metrics(&self) -> impl Fn() -> Option<PoolMetrics> + Send + Sync + 'static {
         let pool = self.downgrade();
@@ -462,7 +462,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.environment().living_runtime()
     }
 
-    /// Returns the establisher that opens the pool's connections, which is the establisher that the pool was last
+    /// Returns the establisher that opens the pool's connections, which is the one that the pool was last
     /// [given](Self::replace_establisher).
     #[must_use]
     pub fn establisher(&self) -> &E {
@@ -511,7 +511,7 @@ impl<E: Establish> Pool<E> {
         begun.unwrap_or(None)
     }
 
-    /// Does the rest of a change, outside of all locks.
+    /// Does the rest of a change, outside all locks.
     pub(crate) fn conclude(&self, change: PoolChange) {
         let core = &self.here().core;
         core.conclude(change);

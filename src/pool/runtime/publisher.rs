@@ -29,23 +29,24 @@ use crate::pool::sync::contain;
 /// the connection that an event is about: a connection that is checked in becomes available to others only after the
 /// subscribers have received the event.
 ///
-/// All other events go through a queue, one at a time, and the callers of the pool take turns to deliver them. A call
+/// All other events go through a queue, one at a time, and the callers of the pool take turns delivering them. A call
 /// that emits a queued event delivers at most 32 events before the next such call takes over. If there is no other
 /// call, it delivers all events that are queued. A call may leave up to 32 events behind for another call to deliver.
 /// If it would leave more events, it waits until there is room. A call with a frequent event to deliver first waits for
 /// the events that are already queued, because they may have to be delivered first. So the queue does not grow over
 /// time. A call is delayed at most by the events that were queued before its own, by one turn of 32, and by any
-/// subscriber call in progress that has caused a queued event.
+/// subscriber call in progress that has caused an event to be queued.
 ///
 /// A call that waits or delivers blocks its thread, even in an asynchronous runtime. A subscriber that may take a long
 /// time should therefore pass the event on, for example through an unbounded channel.
 ///
 /// # What a subscriber must not do
 ///
-/// A subscriber may use the pool and other pools. The events of these calls are delivered after the current event.
+/// A subscriber may use this pool and other pools. The events that these calls emit are delivered after the current
+/// event.
 ///
-/// It must not wait for another thread or task that uses the same pool, for example by sending to a full channel whose
-/// receiver uses the pool. That other call may be waiting for the subscriber.
+/// A subscriber must not wait for another thread or task that uses the same pool, for example by sending to a full
+/// channel whose receiver uses the pool. That other call may be waiting for the subscriber.
 ///
 /// A child that is forked inside a subscriber must not return from it. The call that is delivering the event belongs to
 /// the parent, and may wait forever for a lock that a thread of the parent held. Such a child must execute another

@@ -67,7 +67,7 @@ mod tests {
         use super::super::fork::{tests::in_child, watch};
 
         watch();
-        // The parent has used its generator before the fork.
+        // The parent uses its generator before the fork.
         let _ = (random_number(), random_fraction());
         let drawn = || {
             let fraction = random_fraction();

@@ -28,7 +28,7 @@ impl<E: Establish> Pool<E> {
         }
     }
 
-    /// Opens all further connections with another establisher, and [renews](Self::renew) the pool.
+    /// Opens all future connections with another establisher, and [renews](Self::renew) the pool.
     ///
     /// From then on, the new establisher also checks, drains and closes the connections that earlier establishers have
     /// opened. The pool's first establisher continues to judge their [condition](Establish::condition), and all earlier

@@ -13,15 +13,15 @@ static SCALE: AtomicU64 = AtomicU64::new(0);
 /// Measures durations, in nanoseconds since it was started. Clones count from the same instant.
 #[derive(Debug, Clone)]
 pub(crate) enum Stopwatch {
-    /// The processor's time stamp counter or, failing that, the system's clock.
+    /// The processor's time stamp counter or, failing that, the system clock.
     Fast { counter: Clock, start: u64, scale: u64 },
     /// tokio's clock, which tests can pause.
     Tokio { start: Instant },
 }
 
 impl Stopwatch {
-    /// Starts a stopwatch with the fast clock. The first stopwatch in a process is calibrated against the system's
-    /// clock, which usually takes about 2 ms, and rarely more than 200 ms.
+    /// Starts a stopwatch with the fast clock. The first stopwatch in a process is calibrated against the system clock,
+    /// which usually takes about 2 ms, and rarely more than 200 ms.
     pub(crate) fn fast() -> Self {
         let counter = Clock::new();
         // ORD: Relaxed; nothing else is published.
@@ -54,9 +54,9 @@ fn scaled(ticks: u64, scale: u64) -> u64 {
     ((u128::from(ticks) * u128::from(scale)) >> 32) as u64
 }
 
-/// Measures the duration of a tick over a millisecond. The error is less than a thousandth. quanta calibrates the
-/// counter, too, but its error has no bound: it counts an interruption between the readings of the two clocks as a
-/// difference between the clocks. One calibration in some hundred was off by more than a thousandth.
+/// Measures the duration of a tick over a millisecond. The error is less than a thousandth. quanta also calibrates the
+/// counter, but its error has no bound: it counts an interruption between the readings of the two clocks as a
+/// difference between the clocks. About one calibration in a hundred was off by more than a thousandth.
 fn calibrate(counter: &Clock) -> u64 {
     let (start, first) = read_both(|| counter.raw());
     std::thread::sleep(Duration::from_millis(1));
@@ -65,8 +65,8 @@ fn calibrate(counter: &Clock) -> u64 {
     (((end - start).as_nanos() << 32) / u128::from(ticks)) as u64
 }
 
-/// Reads the system's clock and the counter at the same time. An interruption can separate two readings, so this
-/// tries several times and returns the closest readings.
+/// Reads the system clock and the counter at nearly the same time. An interruption can separate the two readings, so
+/// this tries several times and returns the closest pair.
 fn read_both(mut count: impl FnMut() -> u64) -> (SystemInstant, u64) {
     let tries = (0..16).map(|_| {
         let before = SystemInstant::now();

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 pub(crate) enum Lapse {
     /// The time is up.
     TimeUp,
-    /// The caller is being polled outside of a runtime, and there is no living runtime to borrow a timer from.
+    /// The caller is being polled outside a runtime, and there is no live runtime to borrow a timer from.
     NoRuntime,
 }
 

@@ -48,7 +48,7 @@ impl TimeLimits {
         Self { begun: Instant::now(), whole: None, queue: None, by_caller: false }
     }
 
-    /// Returns the limits of the pool's options: `timeoutMS` or, without it, `waitQueueTimeoutMS` (CSOT, "Server
+    /// Returns the limits that the pool's options set: `timeoutMS` or, without it, `waitQueueTimeoutMS` (CSOT, "Server
     /// Selection"). A limit that the clock cannot represent is ignored.
     pub(super) fn of_options<E: Establish>(pool: &Pool<E>) -> Self {
         let none = Self::none();
@@ -249,8 +249,8 @@ impl<E: Establish> Pool<E> {
     /// becomes available once it is open. If another connection is returned before the new connection has been created,
     /// the new connection is never created.
     ///
-    /// If both outcomes are present at a poll, the check-out takes the returned connection. So it succeeds even if its
-    /// own connection could not be opened.
+    /// If both outcomes are available when it is polled, the check-out takes the returned connection. So it succeeds
+    /// even if its own connection could not be opened.
     async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());
@@ -258,7 +258,7 @@ impl<E: Establish> Pool<E> {
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Opened::Returned(idle);
         }
-        // If the pool does not have a living runtime, it moves to the runtime that is polling the caller.
+        // If the pool does not have a live runtime, it moves to the runtime that is polling the caller.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
         };
@@ -304,7 +304,7 @@ impl<E: Establish> Pool<E> {
             }
             Ok(failed) => Opened::Ended(failed),
             Err(_gone) => {
-                // Only a runtime that shuts down cancels the task.
+                // Only a runtime that is shutting down cancels the task.
                 let is_cancelled = match task {
                     Some(task) => task.await.is_err_and(|error| error.is_cancelled()),
                     None => false,

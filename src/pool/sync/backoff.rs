@@ -3,8 +3,8 @@
 #[cfg(not(any(loom, shuttle)))]
 use std::time::Duration;
 
-/// The back-off of a thread that waits for another thread to finish a few stores. It starts with short pauses. If they
-/// do not suffice, the other thread must have been preempted, so this thread yields, which leaves the core to other
+/// The back-off of a thread that waits for another thread to finish a few stores. It starts with short pauses. If these
+/// are not enough, the other thread must have been preempted, so this thread yields, which leaves the core to other
 /// threads. It sleeps only after many yields: if this thread has a higher priority, the system may not run the other
 /// thread while this thread is ready.
 ///

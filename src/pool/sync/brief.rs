@@ -29,13 +29,13 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 ///
 /// A request that arrives after the holder's last check is not served by that holder. The holder then releases the
 /// lock, so the thread of the first such request takes the lock and serves all of them. That thread is certain to be
-/// waiting still: a holder takes the whole list at once, so no request is served before its list has been taken.
+/// still waiting: a holder takes the whole list at once, so no request is served before its list has been taken.
 ///
 /// A holder therefore runs other threads' sections. Those sections take no locks, and their panics are raised on the
 /// threads that requested them. So the holder may hold other locks, and may even be unwinding.
 ///
 /// This pays off where many cores contend. With a plain spin lock, 16, 32 and 64 simulated cores completed 0.48, 0.31
-/// and 0.27 times as many operations in the case `edge`, in which the queue is often empty. With up to four cores there
+/// and 0.27 times as many operations in the `edge` case, in which the queue is often empty. With up to four cores there
 /// was no difference.
 ///
 /// # How long it takes
@@ -154,8 +154,8 @@ impl<T> BriefLock<T> {
     /// Small, so that models reach it.
     #[cfg(loom)]
     const MOST_SERVED: u32 = 1;
-    /// How often a thread looks at the lock before it leaves a request. Looking first moves fewer cache lines between
-    /// two threads that rarely contend.
+    /// How many times a thread looks at the lock before it leaves a request. Looking first moves fewer cache lines
+    /// between two threads that rarely contend.
     #[cfg(not(loom))]
     const LOOKS: u32 = 16;
     #[cfg(loom)]
@@ -176,12 +176,12 @@ impl<T> BriefLock<T> {
     /// threads.
     #[inline]
     pub fn try_lock(&self) -> Option<BriefGuard<'_, T>> {
-        // Relaxed: only checks, which, unlike an attempt to lock, do not take cache lines away from the holder.
+        // Relaxed: only checks. Unlike an attempt to lock, they do not take cache lines away from the holder.
         let seems_free = self.requests.load(Ordering::Relaxed).is_null() && !self.held.load(Ordering::Relaxed);
         (seems_free && self.try_acquire()).then(|| self.guard(ptr::null()))
     }
 
-    /// Runs a section under the lock, on this thread or on the thread of the holder, and returns its result.
+    /// Runs a section under the lock, on this thread or on the holder's thread, and returns its result.
     ///
     /// `now` and the result of `later` are the same section, and one of them runs. `now` runs at once and on this
     /// thread, so that the compiler can inline it. `later` may do in advance what `now` does under the lock. The
@@ -208,8 +208,8 @@ impl<T> BriefLock<T> {
     #[inline(never)]
     fn acquire_soon(&self) -> bool {
         for _ in 0..Self::LOOKS {
-            // Relaxed here and below: only checks, which, unlike an attempt to lock, do not take the cache line away
-            // from the holder.
+            // Relaxed here and below: only checks. Unlike an attempt to lock, they do not take the cache line away from
+            // the holder.
             if !self.requests.load(Ordering::Relaxed).is_null() {
                 return false;
             }
@@ -300,7 +300,8 @@ impl<T> BriefLock<T> {
         }
         let mut backoff = Backoff::new();
         loop {
-            // ORD: Acquire; pairs with the Release in `serve`; makes the outcome, or all that the lock guards, visible.
+            // ORD: Acquire; pairs with the Release in `serve`; makes the outcome, or everything that the lock guards,
+            // visible.
             match request.state.load(unless_mutant("brief_lock_served_acquires_nothing", Ordering::Acquire)) {
                 Request::<T>::SERVED => return false,
                 Request::<T>::HOLDS => return true,
@@ -312,8 +313,8 @@ impl<T> BriefLock<T> {
             // the holder.
             //
             // A holder releases the lock only after it has served every request that it took. So if this attempt
-            // succeeds, the request is in the list and is served here, or it has been run since the check above. It was
-            // not given the lock, because the lock would then be held.
+            // succeeds, the request is in the list and is served here, or it has been run since the check above. This
+            // thread cannot have been given the lock, because the lock would then be held.
             if (before.is_null() || backoff.is_long()) && !self.held.load(Ordering::Relaxed) && self.try_acquire() {
                 self.serve(ptr::null());
             } else {
@@ -329,9 +330,9 @@ impl<T> BriefLock<T> {
         self.guard(request.next.with(|next| unsafe { *next }))
     }
 
-    /// Serves the requests `left`, then the requests that have arrived in the meantime, and then releases the lock or
-    /// gives it to another thread. Called by the holder, whose borrow of the lock outlives the call; a thread that was
-    /// served may have dropped its own borrow.
+    /// Serves the requests `left`, then any requests that have arrived since, and then releases the lock or gives it to
+    /// another thread. Called by the holder, whose borrow of the lock outlives the call; a thread that was served may
+    /// have dropped its own borrow.
     #[allow(unsafe_code)]
     fn serve(&self, mut left: *const Request<T>) {
         let mut served = 0;

@@ -1,4 +1,4 @@
-//! Counts the work under the short locks, in the library's unit tests only.
+//! Counts the work done under short locks, only in the library's unit tests.
 //!
 //! Times depend on the machine and its load; steps and allocations do not. A step is a fetched cache line, or one
 //! iteration of a loop.

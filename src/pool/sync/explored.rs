@@ -1,8 +1,8 @@
 //! Wrappers of loom's atomics that make loom explore all orders of their accesses.
 //!
-//! loom decides which orders to try by the *last* access to each object, and a load overwrites the record of an earlier
-//! load. If thread A loads, and thread B then loads and stores, loom compares B's store with B's own load, and never
-//! tries B's store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics
+//! loom decides which orders to try based on the *last* access to each object, and a load overwrites the record of an
+//! earlier load. If thread A loads, and thread B then loads and stores, loom compares B's store with B's own load, and
+//! never tries B's store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics
 //! therefore pass after a handful of executions, and the interesting executions are not among them (observed with loom
 //! 0.7.2).
 //!

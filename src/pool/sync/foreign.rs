@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::task::Waker;
 
-/// Wakes a task. Catches a panic of the waker.
+/// Wakes a task. Catches a panic in the waker.
 #[inline]
 pub(crate) fn wake(waker: Waker) {
     call(|| waker.wake());
 }
 
-/// Drops a waker, if there is one. Catches a panic of its drop.
+/// Drops a waker, if there is one. Catches a panic in its drop.
 #[inline]
 pub(crate) fn discard(waker: impl Into<Option<Waker>>) {
     if let Some(waker) = waker.into() {
@@ -79,7 +79,7 @@ pub(crate) fn contain<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(foreign)) {
         Ok(done) => Some(done),
         Err(panic) => {
-            // The payload's drop is foreign code as well.
+            // Forgotten, because dropping the payload would also run foreign code.
             std::mem::forget(panic);
             None
         }

@@ -1,7 +1,7 @@
 //! Room for one plain value in front of a slower store: a cache for a single value, without locks and without `unsafe`.
 //!
 //! As in [`Slots`](super::Slots), the value consists of relaxed atomics, and only the thread that holds the room
-//! accesses them. A thread holds the room only for a few loads and stores. During that time, other threads go to the
+//! accesses them. A thread holds the room only for a few loads and stores. During that time, other threads use the
 //! slower store instead of waiting, so an operation takes a bounded number of steps.
 
 use super::atomic::{AtomicU32, Ordering};

@@ -10,7 +10,7 @@ pub(crate) struct OnceLock<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `set` is called under a lock or by the one owner of a slot, and the value does not change after `get` has
+// SAFETY: `set` is called under a lock or by the sole owner of a slot, and the value does not change after `get` has
 // returned a reference to it.
 #[allow(unsafe_code)]
 unsafe impl<T: Send + Sync> Sync for OnceLock<T> {}

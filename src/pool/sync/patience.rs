@@ -1,8 +1,8 @@
-//! Waiting for a step of another thread in a model.
+//! Lets a thread of a model wait for another thread's step.
 //!
 //! A thread that waits by polling makes loom try all orders of its polls. A model in which two threads wait for a third
 //! in this way never finishes. Here, a thread polls twice and then sleeps until another thread has made progress. Only
-//! the poll after that progress matters, so polls in between would reveal nothing.
+//! the poll after that progress matters, so polling before then would reveal nothing.
 //!
 //! loom allows a poll to read old values, and a thread must not sleep after such a poll. There may be many old values,
 //! so a yield is not enough: it only rules out values that are older than the values already seen. So a thread that
@@ -17,7 +17,7 @@ use loom::thread::{self, Thread};
 
 use super::explored::unexplored;
 
-/// Not part of the model: loom switches threads only at its own objects.
+/// This is not part of the model, because loom switches threads only at its own objects.
 #[derive(Default)]
 struct Progress {
     steps: u64,
@@ -30,7 +30,7 @@ std::thread_local! {
 }
 
 loom::lazy_static! {
-    /// Orders a thread that pauses after all progress.
+    /// Orders the pausing thread after all progress so far.
     static ref ORDER: AtomicUsize = AtomicUsize::new(0);
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn made_progress() {
 
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// The number of steps that had been made before the last poll. `None` until the second poll.
+    /// The number of steps that had been taken before the last poll. `None` until the second poll.
     seen: Option<u64>,
 }
 

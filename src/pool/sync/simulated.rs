@@ -2,11 +2,11 @@
 //!
 //! The simulator is in `scale/`. It runs each core of its machine as a coroutine, all on one thread, and tracks the
 //! state of each cache line in each core. Each access first calls [`Machine::access`]. The machine then runs other
-//! cores until this access is due, and adds the cost of the access to the core's clock. So the pool runs with the code,
-//! memory layout and values that ship. Only time is simulated.
+//! cores until this access is due, and adds the cost of the access to the core's clock. So the pool runs exactly the
+//! code that ships, with the same memory layout and values. Only time is simulated.
 //!
 //! Each access names its location in the source, so that the simulator can name the words in its reports. Without a
-//! machine, all operations are the operations of std.
+//! machine, every operation simply calls std.
 
 use std::panic::Location;
 use std::sync::OnceLock;
@@ -32,7 +32,7 @@ pub trait Machine: Sync {
     /// Accesses `bytes` bytes at `address`. The access itself follows at once, before any other core's next access.
     fn access(&self, address: usize, bytes: usize, access: Access, site: Site);
 
-    /// Waits until no core holds the mutex at `address`, and takes it for this core.
+    /// Waits until no core holds the mutex at `address`, and locks it for this core.
     fn lock(&self, address: usize, site: Site);
 
     /// Releases the mutex at `address`.
@@ -132,8 +132,8 @@ pub(crate) mod atomic {
                 ) -> Result<$value, $value> {
                     let outcome = self.accessed(Update).compare_exchange(seen, new, success, failure);
                     if outcome.is_err() {
-                        // The core had speculated that the exchange succeeds, so the next access depends on the value
-                        // that was loaded.
+                        // The core had speculated that the exchange would succeed, so the next access depends on the
+                        // value that was loaded.
                         super::follow();
                     }
                     outcome

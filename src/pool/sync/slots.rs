@@ -1,8 +1,8 @@
-//! Stacks of slots: a pool of plain values without locks, and without `unsafe`.
+//! Stacks of slots: a pool of plain values, without locks or `unsafe`.
 //!
 //! [`Slots`] holds the values. Each slot is on a [`SlotStack`], or belongs to the one thread that took it off a stack.
 //! Only the owner writes and reads the slot's value, through shared references: the value consists of relaxed atomics,
-//! and the head of the stack publishes it. So no access is undefined behaviour.
+//! and the head of the stack publishes it. So no access causes undefined behaviour.
 //!
 //! # ABA
 //!
@@ -20,11 +20,11 @@ use super::{OnceLock, unless_mutant};
 
 /// The number of bits in a head that identify a slot.
 const INDEX_BITS: u32 = 24;
-/// The index that stands for no slot. All slots have smaller indices.
+/// The index that means no slot. All slots have smaller indices.
 const NONE: u32 = (1 << INDEX_BITS) - 1;
-/// The number of slots in the first segment. Each further segment has twice as many as the previous one.
+/// The number of slots in the first segment. Each later segment has twice as many as the previous one.
 const FIRST_SEGMENT: u32 = 16;
-/// The number of segments. A further segment would need more index bits.
+/// The number of segments. Another segment would need more index bits.
 const SEGMENTS: usize = (INDEX_BITS - FIRST_SEGMENT.ilog2()) as usize;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct Slot<T> {
     value: T,
 }
 
-/// Room for up to 16 million values. A slot is never deallocated while the room lives.
+/// Room for up to 16 million values. A slot is never deallocated while this value lives.
 #[derive(Debug)]
 pub struct Slots<T> {
     segments: [OnceLock<Box<[Slot<T>]>>; SEGMENTS],
@@ -43,7 +43,7 @@ pub struct Slots<T> {
 }
 
 impl<T: Default> Slots<T> {
-    /// Creates room without any slots yet.
+    /// Creates a value that has no slots yet.
     #[allow(clippy::new_without_default, reason = "nothing needs it; public only in the models' build")]
     pub fn new() -> Self {
         Self { segments: std::array::from_fn(|_| OnceLock::new()), used: AtomicU32::new(0) }
@@ -106,8 +106,8 @@ impl SlotStack {
             if head.top == NONE {
                 return None;
             }
-            // ORD: Relaxed; the pusher wrote it before the head that was just read. A later owner may have changed it,
-            // but then the head has also changed, and the swap fails.
+            // ORD: Relaxed; the pusher wrote it before the head that has just been read. A later owner may have changed
+            // it, but then the head has also changed, and the swap fails.
             let below = slots.slot(head.top).below.load(Ordering::Relaxed);
             Some((below, head.top))
         })

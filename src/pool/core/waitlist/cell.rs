@@ -26,15 +26,15 @@ use crate::pool::sync::{UnsafeCell, made_progress, unless_mutant};
 /// to the cell: a reference would have to stay valid until the call returns.
 ///
 /// INV-4 (access to a cell): `parking` belongs to the waiter, with one exception. Once a granter has claimed the ticket
-/// and found that the waiter waits, `parking` belongs to the granter until it publishes the grant. In addition, the
-/// waiter may read the waker at any time, because only the waiter writes it. `grant` belongs to the granter until the
-/// cell is granted, and to the waiter from then on.
+/// and found that the waiter is waiting, `parking` belongs to the granter until it publishes the grant. In addition,
+/// the waiter may read the waker at any time, because only the waiter writes it. `grant` belongs to the granter until
+/// the cell is granted, and to the waiter from then on.
 ///
 /// Each cell has its own cache line. When neighbours in the queue shared a cache line, a hand-over took 5 % longer.
 #[repr(align(64))]
 pub(super) struct Cell<G> {
     state: AtomicU32,
-    /// If a gap begins or ends with this cell's ticket, the ticket at the other end of the gap. Only the holder of the
+    /// The ticket at the other end of the gap, if a gap begins or ends with this cell's ticket. Only the holder of the
     /// list's lock uses it.
     other_end: UnsafeCell<Ticket>,
     grant: UnsafeCell<Option<G>>,
@@ -107,7 +107,7 @@ impl<G> Cell<G> {
     /// The caller is the waiter, it parks only once, and the ticket is not over.
     #[inline]
     pub(super) unsafe fn park(this: NonNull<Self>, ticket: Ticket, parked: &mut WaiterSide, waker: Waker) -> Option<G> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         let cell = unsafe { this.as_ref() };
         // SAFETY: INV-4: the waiter is not parked yet, and a granter does not look here before it sees that the waiter
         // is waiting.
@@ -133,7 +133,7 @@ impl<G> Cell<G> {
     /// The caller is the waiter, and has seen the grant (INV-4).
     #[inline]
     unsafe fn take_out(cell: &Self, ticket: Ticket) -> G {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         let grant = cell.grant.with_mut(|grant| unsafe { (*grant).take() }).expect("BUG: a grant is missing");
         // ORD: Release; pairs with the Acquire in `is_over`.
         cell.state.store(tag_of(ticket) | OVER, unless_mutant("taken_cell_is_over_early", Ordering::Release));
@@ -148,7 +148,7 @@ impl<G> Cell<G> {
     /// The caller is the waiter, and the ticket is not over.
     #[inline]
     pub(super) unsafe fn take(this: NonNull<Self>, ticket: Ticket, parked: &mut WaiterSide) -> Option<G> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         let cell = unsafe { this.as_ref() };
         // ORD: Acquire; pairs with the Releases in `grant`; makes the grant visible.
         let state = cell.state.load(unless_mutant("grant_is_not_acquired", Ordering::Acquire));
@@ -200,7 +200,7 @@ impl<G> Cell<G> {
     /// The caller has claimed the ticket, and grants only once.
     #[inline]
     pub(super) unsafe fn grant(this: NonNull<Self>, ticket: Ticket, grant: G) -> Option<Waker> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         let cell = unsafe { this.as_ref() };
         // SAFETY: INV-4: the caller has claimed the ticket, and the cell is not granted yet.
         cell.grant.with_mut(|place| unsafe { *place = Some(grant) });
@@ -221,7 +221,7 @@ impl<G> Cell<G> {
             }
             // The waiter has parked in the meantime.
         }
-        // SAFETY: INV-4: the waiter waits, and is claimed.
+        // SAFETY: INV-4: the waiter is waiting and has been claimed.
         unsafe {
             cell.parking.release(|| {
                 // ORD: Release; pairs with the Acquire in `take`; publishes the grant.

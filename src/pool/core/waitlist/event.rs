@@ -79,7 +79,7 @@ impl Parking {
         if listening.task.wakes_as(waker) {
             return true;
         }
-        // Outside of the event's lock, because cloning a waker runs foreign code.
+        // Cloned outside the event's lock, because cloning a waker runs foreign code.
         let task = Contained::new(waker.clone());
         listening.waker = task.clone().into();
         listening.task = task;

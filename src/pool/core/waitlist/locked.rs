@@ -47,7 +47,7 @@ struct Gap {
     last: Ticket,
 }
 
-/// What remains of a waiter that has left. The caller drops it outside of the lock.
+/// What remains of a waiter that has left. The caller drops it outside the lock.
 pub(super) struct Departure<G> {
     pub(super) withdrawn: Withdrawn,
     pub(super) removed: [Parts<G>; 2],
@@ -114,7 +114,7 @@ impl<G> LockedWaitList<G> {
         self.lanes.queue(lane).has_room(self.word(lane).next)
     }
 
-    /// Installs the next segment of a lane, or returns the missing parts.
+    /// Installs the next segment of a lane, or reports which parts are missing.
     pub(super) fn extend(&mut self, lane: Lane) -> Result<(), Lack> {
         let LaneQueue { directory, limit, .. } = self.lanes.queue(lane);
         let start = limit.load();
@@ -241,7 +241,7 @@ impl<G> LockedWaitList<G> {
     }
 
     /// Replaces the waker of a waiter. Returns the old waker, or the new one if the waiter has been claimed. The caller
-    /// drops the returned waker outside of the lock.
+    /// drops the returned waker outside the lock.
     pub(super) fn renew(&mut self, seat: &Seat<G>, parked: &mut WaiterSide, waker: Waker) -> Result<Withdrawn, Waker> {
         if self.withhold(seat).is_none() {
             return Err(waker);
@@ -272,8 +272,8 @@ impl<G> LockedWaitList<G> {
         Some(Departure { withdrawn, removed, at_front: gap.first == range.first })
     }
 
-    /// Removes the segments that lie inside a gap after `ticket` was added to the gap. There are at most two, because
-    /// only the segments of the ticket and its neighbours can be affected.
+    /// Removes the segments that lie inside a gap now that `ticket` has been added to it. There are at most two,
+    /// because only the segments of the ticket and its neighbours can be affected.
     fn remove_inside(&mut self, lane: Lane, ticket: Ticket, gap: Gap) -> [Parts<G>; 2] {
         let is_inside = |start: Ticket| start_of(gap.first).is_before(start) && start.is_before(start_of(gap.last));
         let [before, after] = [ticket.before(), ticket.after()].map(start_of);

@@ -22,8 +22,7 @@
 //! # The lock
 //!
 //! All other operations take the list's lock ([`LockedWaitList`]). The lock does not protect the words: newcomers and
-//! granters change them with or without it, so the holder also changes them by compare-and-swap. The lock is needed
-//! when
+//! granters change them with or without it, so the holder must also use compare-and-swap. The lock is needed when
 //!
 //! - the first waiter joins or the last waiter is claimed: the pool's flags change in the same section;
 //! - an unclaimed waiter leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word makes all
@@ -43,7 +42,7 @@
 //!
 //! # Which thread waits for which
 //!
-//! Newcomers begin to look ahead for the next segment when three quarters of the current segment are still left. A
+//! Newcomers begin to look ahead for the next segment when three quarters of the current segment are still unused. A
 //! newcomer that looks ahead tries the lock, but does not wait for it. If all these newcomers find the lock taken, a
 //! later newcomer may find no cell for the next ticket. It then waits for the next segment before it takes a ticket. So
 //! it may have to wait for a thread that was preempted in one of the short sections. While it waits, it yields, and
@@ -248,8 +247,8 @@ impl<G> LaneQueue<G> {
         Self { tickets, limit, directory: Directory::new() }
     }
 
-    /// Returns whether there seem to be more segments than newcomers can remove, as when more waiters leave than
-    /// arrive.
+    /// Returns whether there seem to be more segments than newcomers can remove, as happens when more waiters leave
+    /// than arrive.
     #[cold]
     fn has_too_many(&self) -> bool {
         self.limit.segments() > self.tickets.peek().span() / SIZE + Self::FEW
@@ -336,8 +335,8 @@ impl<G> WaitList<G> {
 
     /// Waits until the next ticket of a lane has a cell.
     ///
-    /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because other
-    /// newcomers had taken the new cells before these newcomers got the lock.
+    /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because others
+    /// kept taking the new cells before they got the lock.
     #[cold]
     fn await_room(&self, lane: Lane) {
         let queue = self.lanes.queue(lane);
@@ -353,8 +352,8 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Extends a lane until it has enough cells, or returns `None` if `lock` does not get the lock. Memory is allocated
-    /// and freed outside of the lock.
+    /// Extends a lane until it has enough cells, or returns `None` if `lock` cannot take the lock. Memory is allocated
+    /// and freed outside the lock.
     #[cold]
     fn extend<'l>(
         &'l self,

@@ -12,7 +12,7 @@ pub struct ModelledList {
     wakes: Arc<Wakes>,
 }
 
-/// Counts how often waiters were woken. Not part of the model: loom does not see it.
+/// Counts how many times waiters were woken. Not part of the model: loom does not see it.
 struct Wakes(AtomicU32);
 
 impl Wake for Wakes {
@@ -46,7 +46,7 @@ impl ModelledList {
         self.wakes.clone().into()
     }
 
-    /// Returns how often waiters were woken.
+    /// Returns how many times waiters were woken.
     pub fn wakes(&self) -> u32 {
         // Relaxed: as in `wake`.
         self.wakes.0.load(Ordering::Relaxed)

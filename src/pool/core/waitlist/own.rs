@@ -44,7 +44,7 @@ impl Parking {
     /// The caller is the waiter, and the parking belongs to the waiter (INV-4).
     #[inline]
     pub(super) unsafe fn park(&self, _: &mut WaiterSide, waker: Waker) {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         self.waker.with_mut(|place| unsafe { (*place).write(waker) });
     }
 
@@ -77,7 +77,7 @@ impl Parking {
     ///
     /// The caller is the waiter, is parked, and no granter looks at the parking (INV-4).
     pub(super) unsafe fn withdraw(&self, _: &mut WaiterSide) -> Withdrawn {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         Withdrawn(Some(unsafe { self.move_waker_out() }))
     }
 
@@ -89,7 +89,7 @@ impl Parking {
     /// (INV-4).
     #[inline]
     pub(super) unsafe fn release(&self, grant: impl FnOnce()) -> Option<Waker> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         let waker = unsafe { self.move_waker_out() };
         // The cell, and even the list, may be gone from here on.
         grant();
@@ -100,7 +100,7 @@ impl Parking {
     ///
     /// The waker was left here and has not been moved out since, and no thread writes it in the meantime.
     unsafe fn move_waker_out(&self) -> Waker {
-        // SAFETY: the caller guarantees it. The bits stay, because the waiter may be reading them as well.
+        // SAFETY: the caller guarantees this. The bits stay, because the waiter may be reading them as well.
         self.waker.with(|waker| unsafe { (*waker).assume_init_read() })
     }
 }

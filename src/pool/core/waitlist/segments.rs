@@ -2,7 +2,7 @@
 //!
 //! A ticket's number determines its cell: its upper bits select the segment in a [`Directory`], and its lower bits
 //! select the cell in the segment. A segment is installed before the first of its tickets is given out, and removed
-//! when all of them are over. Both happen under the list's lock, but the memory is allocated and freed outside of the
+//! when all of them are over. Both happen under the list's lock, but the memory is allocated and freed outside the
 //! lock.
 //!
 //! INV-12 (segments stay): a ticket's segment enters the directory before the ticket is given out, and stays until the
@@ -172,7 +172,7 @@ impl<G> Parts<G> {
 }
 
 /// In a saturated pool, segments are installed about as often as they are removed. A few spare segments absorb the
-/// irregularities.
+/// fluctuations.
 const SPARES: usize = 2;
 
 pub(super) struct Spares<G> {
@@ -256,7 +256,7 @@ impl<G> Directory<G> {
     }
 
     /// Returns the cell of a ticket. The caller holds or has claimed the ticket, or holds the list's lock and knows
-    /// that the ticket waits or is at an end of a gap (INV-12).
+    /// that the ticket is waiting or is at an end of a gap (INV-12).
     #[inline]
     pub(super) fn cell(&self, ticket: Ticket) -> NonNull<Cell<G>> {
         // SAFETY: INV-12.
@@ -270,8 +270,8 @@ impl<G> Directory<G> {
         f(unsafe { self.cell(ticket).as_ref() })
     }
 
-    /// Installs the segment that begins with this ticket at the end of the chain, or returns the missing parts. Called
-    /// by the holder of the list's lock.
+    /// Installs the segment that begins with this ticket at the end of the chain, or reports which parts are missing.
+    /// Called by the holder of the list's lock.
     pub(super) fn install(&self, start: Ticket, chain: &mut Chain<G>, spares: &mut Spares<G>) -> Result<(), Lack> {
         let [root, upper, lower] = path(start);
         // Relaxed: only the holder of the lock changes the directory.
@@ -350,7 +350,7 @@ impl<G> Chain<G> {
         self.first
     }
 
-    /// Returns the next segment that the queue has passed, starting over from the first segment after the last.
+    /// Returns the next segment that the queue has passed, or starts again from the first segment.
     pub(super) fn next_passed(&mut self, has_passed: impl Fn(Ticket) -> bool) -> Option<NonNull<Segment<G>>> {
         let has_passed = |segment: &NonNull<Segment<G>>| has_passed(Self::links(*segment, |links| links.start));
         let next = self.next.filter(has_passed).or_else(|| self.first.filter(has_passed))?;

@@ -218,7 +218,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         });
         assert!(segments(&list, Lane::Waiters) <= FEW, "after leaving {order}: {}", segments(&list, Lane::Waiters));
     }
-    // All waiters except the first and the last leave, and then the first and the last are served.
+    // All waiters leave except the first and the last, which are then served.
     assert_short("queueing up", MOST_STEPS, &mut || all_wait(&list, &mut waiters));
     assert_short("leaving the ends", MOST_STEPS, &mut || {
         waiters[1..WAITERS - 1].iter_mut().for_each(|waiter| leave(&list, waiter));
@@ -237,7 +237,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
     assert!(segments(&list, Lane::Waiters) <= FEW);
 }
 
-/// Segments that are over are removed along the way, without maintenance.
+/// Segments that are no longer needed are removed along the way, without maintenance.
 #[test]
 fn segments_are_given_back_on_the_way() {
     const WAITERS: usize = 10_000;
@@ -323,7 +323,7 @@ fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
 }
 
 /// A waiter that queues up behind another waiter takes no lock, and clones its waker once. A check-out with a time
-/// limit polls again at once with the same waker, which takes no lock and makes no clone either.
+/// limit polls again at once with the same waker; this takes neither a lock nor a clone.
 #[test]
 fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     struct Task;
@@ -394,8 +394,8 @@ fn waker_is_dropped_once_however_its_waiter_ends() {
     assert_eq!(Arc::strong_count(&task), 1);
 }
 
-/// A waiter that was claimed but not granted yet is not mistaken for a later waiter, even when the ticket numbers wrap
-/// around.
+/// A waiter that has been claimed but not yet granted is not mistaken for a later waiter, even when the ticket numbers
+/// wrap around.
 #[test]
 fn claimed_waiter_does_not_leave_in_the_place_of_another() {
     for rounds in [1, 2 * SIZE] {

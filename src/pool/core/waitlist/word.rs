@@ -69,7 +69,7 @@ pub(super) struct Word {
     pub(super) first: Ticket,
     /// The ticket of the next newcomer. If it equals `first`, no ticket waits.
     pub(super) next: Ticket,
-    /// Whether only the holder of the list's lock may claim, for example because a waiter has left from the middle or
+    /// Whether only the holder of the list's lock may claim, for example because a waiter in the middle has left or
     /// because another lane is served first.
     pub(super) by_lock: bool,
 }
@@ -130,7 +130,7 @@ impl Tickets {
 
     #[inline]
     pub(super) fn load(&self) -> Word {
-        // ORD: Acquire; pairs with the Release in `swap`. Later reads of the caller (the pool word, the directory) are
+        // ORD: Acquire; pairs with the Release in `swap`. Later reads by the caller (the pool word, the directory) are
         // at least as new as the word.
         Word::unpack(self.0.load(unless_mutant("tickets_acquire_nothing", Ordering::Acquire)))
     }
@@ -152,9 +152,10 @@ impl Tickets {
 
     #[inline]
     pub(super) fn swap(&self, seen: Word, new: Word) -> bool {
-        // ORD: Release; pairs with the Acquire in `load` and here; publishes the change of the pool word that precedes
+        // ORD: Release; pairs with the Acquire in `load` and here; publishes the change to the pool word that precedes
         // turning waiters away. Acquire: since the caller's load, the word may have changed and then changed back to
-        // `seen`, while a waiter was withheld to change its waker. Relaxed on failure: the caller loads again.
+        // `seen`, while a ticket was withheld so that its waiter could change its waker. Relaxed on failure: the caller
+        // loads again.
         let order = unless_mutant("tickets_publish_nothing", Ordering::AcqRel);
         let swapped = self.0.compare_exchange(seen.pack(), new.pack(), order, Ordering::Relaxed).is_ok();
         if swapped {

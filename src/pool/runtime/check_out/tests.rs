@@ -23,7 +23,7 @@ async fn pool_of_one() -> (Pool<Numbers>, Connection<Numbers>) {
 }
 
 /// The check-out takes the lock once to queue up, and the granter takes it once. The first poll looks for the grant
-/// twice, because it creates the timer in between. The second look does not take a lock.
+/// twice: before and after it creates the timer. The second look does not take a lock.
 #[tokio::test(start_paused = true)]
 async fn check_out_with_a_time_limit_takes_the_lock_once_and_its_granter_once() {
     // Not `Waker::noop()`, because two no-op wakers are not always equal.

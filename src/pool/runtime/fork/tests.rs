@@ -17,7 +17,7 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 }
 
 /// Runs a function in a forked child. Returns the child's exit code, which is 0 if the function succeeds. If the child
-/// hung and was ended by a signal, returns the negated number of the signal.
+/// hung and was killed by a signal, returns the negated number of the signal.
 ///
 /// The function must not start a thread. Starting a thread takes a global lock of `std`, which another test's thread
 /// may hold at the time of the fork.
@@ -28,7 +28,7 @@ pub(crate) fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
     let pid = unsafe { libc::fork() };
     assert_ne!(pid, -1, "fork failed");
     if pid == 0 {
-        // SAFETY: the signal has no handler, so it ends the process.
+        // SAFETY: the signal has no handler, so it kills the process.
         unsafe { libc::alarm(20) };
         let code = catch_unwind(AssertUnwindSafe(run)).map_or(99, |outcome| outcome.err().unwrap_or(0));
         // SAFETY: `_exit` has no preconditions.
@@ -76,7 +76,7 @@ fn child_takes_no_lock_that_another_thread_held_at_the_fork() {
         hears.recv().unwrap();
         let code = in_child(|| {
             let ensure = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
-            // One wait is dropped before the child uses the pool, and another after.
+            // Two waits are dropped before the child uses the pool, and the others afterwards.
             drop(waits[0].take());
             drop(timed.take());
             let status = pool.status();
