@@ -34,7 +34,7 @@ pub(super) const HANDSHAKE_LIMITS: Limits = Limits { max_message_size: 1024 * 10
 /// The maximum capacity, in bytes, that each of the three buffers keeps between two commands.
 ///
 /// A pool has many connections, most of them idle, so a single large message must not occupy memory for good. A larger
-/// buffer is freed when the command ends or, if the reply borrows from it, at check-in.
+/// buffer is freed when the command completes or, if the reply borrows from it, at check-in.
 pub(super) const KEPT_CAPACITY: usize = 64 * 1024;
 
 /// A compressed reply of at least this many bytes, before or after decompression, is decompressed on a blocking thread.
@@ -46,7 +46,7 @@ pub(super) const LONG_TO_DECOMPRESS: usize = 1024 * 1024;
 ///
 /// An exchange is a state of the channel, not of a future. [`begin`](Self::begin) encodes the request, each call to
 /// [`advance`](Self::advance) makes one write or one read, and [`take_reply`](Self::take_reply) ends the exchange. A
-/// caller that stops in between loses nothing, and another caller may continue ([`drain`](Self::drain)).
+/// caller that stops partway loses nothing, and another caller may continue ([`drain`](Self::drain)).
 pub(super) struct Channel {
     pub(super) transport: Transport,
     /// The limits of requests.
@@ -137,7 +137,7 @@ pub(super) struct Request<'a> {
     pub sequences: &'a [OutgoingSequence<'a>],
     /// [`Flags::MORE_TO_COME`]: there is no reply. [`Flags::EXHAUST_ALLOWED`]: there may be several replies.
     pub flags: Flags,
-    /// Elements that are appended to this command only, in two parts.
+    /// Elements that are appended only to this command, in two parts.
     pub appended: [&'a [u8]; 2],
 }
 
@@ -289,7 +289,7 @@ impl Channel {
         }
     }
 
-    /// Returns whether the request is written in full, so that only reading remains.
+    /// Returns whether the request has been written in full, so only reading remains.
     #[inline]
     pub fn is_sent(&self) -> bool {
         !matches!(
@@ -337,7 +337,7 @@ impl Channel {
     #[inline]
     pub fn begin(&mut self, request: &Request<'_>) -> Result<(), ExchangeError> {
         if !self.is_idle() {
-            // If nothing of an earlier request was sent, that request is dropped in favour of the new one.
+            // If no part of an earlier request was sent, that request is dropped in favour of the new one.
             if !self.condition().is_reusable() {
                 return Err(ExchangeError::NotReusable);
             }
@@ -466,7 +466,7 @@ impl Channel {
         matches!(self.state, ExchangeState::Idle)
     }
 
-    /// Returns whether a request was begun and none of it has been sent.
+    /// Returns whether a request has been begun and none of it sent.
     pub fn is_unsent(&self) -> bool {
         matches!(self.state, ExchangeState::Sending { written: 0, .. })
     }
@@ -476,8 +476,8 @@ impl Channel {
         self.state = ExchangeState::Broken;
     }
 
-    /// Makes the channel idle if no exchange is in progress: ends the loan of a reply, or drops a request of which
-    /// nothing was sent.
+    /// Makes the channel idle if no exchange is in progress: ends the loan of a reply, or drops a request if no part of
+    /// it was sent.
     #[cold]
     pub fn return_to_idle(&mut self) {
         if let ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } = self.state {
@@ -520,7 +520,7 @@ impl Channel {
     #[cold]
     pub(super) fn network(&mut self, error: io::Error) -> ExchangeError {
         self.state = ExchangeState::Broken;
-        // This is a copy, because the caller of the command gets the error itself.
+        // This is a copy, because the command's caller receives the original error.
         self.broken_by = Some(Arc::new(io::Error::new(error.kind(), error.to_string())));
         ExchangeError::Network(error)
     }

@@ -28,8 +28,8 @@ use crate::text::milliseconds::limit_for_server;
 /// # Added elements
 ///
 /// wharf appends `$db`, the declared API of [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not
-/// search the document for these fields, so the document must not contain them. If a field appears twice, the effect is
-/// undefined, and usually an error (Run Command specification, "RunCommand implementation details").
+/// search the document for these fields, so the document must not contain them. If a field appears twice, the behaviour
+/// is undefined, and usually an error (Run Command specification, "RunCommand implementation details").
 #[derive(Clone, Copy)]
 #[must_use = "a command does nothing until it is run"]
 pub struct Command<'a> {
@@ -66,11 +66,11 @@ pub(crate) enum Limit {
     Infinite,
     /// The limit starts when the command is run.
     For(Duration),
-    /// The limit is running.
+    /// The limit has started.
     Until {
         /// When the time runs out.
         at: Instant,
-        /// The whole time that was allowed.
+        /// The total time allowed.
         limit: Duration,
     },
 }
@@ -81,7 +81,7 @@ impl Limit {
         if timeout.is_zero() { Self::Infinite } else { Self::For(timeout) }
     }
 
-    /// Returns the time that is left; `None` if no limit is running.
+    /// Returns the time that is left; `None` if no limit has started.
     pub fn left(self) -> Option<Duration> {
         match self {
             Self::Until { at, .. } => Some(at.saturating_duration_since(Instant::now())),
@@ -89,7 +89,7 @@ impl Limit {
         }
     }
 
-    /// Returns the deadline and the length of the limit; `None` if no limit is running.
+    /// Returns the deadline and the length of the limit; `None` if no limit has started.
     pub fn deadline(self) -> Option<(Instant, Duration)> {
         match self {
             Self::Until { at, limit } => Some((at, limit)),
@@ -247,7 +247,7 @@ impl<'a> Command<'a> {
         self.unstarted_limit(options).start()
     }
 
-    /// Returns the command's own limit, which may not be running yet.
+    /// Returns the command's own limit, which may not have started yet.
     pub(crate) fn own_limit(&self) -> Limit {
         self.limit
     }

@@ -35,8 +35,8 @@ const MOST_ROOM: usize = 1024;
 
 /// An established connection to a MongoDB server. It is closed when it is dropped.
 ///
-/// A [`Connection`](crate::Connection) of a pool and a [`DirectConnection`](super::DirectConnection) dereference to it.
-/// Each type has its own `run`. On a pool's connection, `run` returns early if the pool is cleared with
+/// A pool's [`Connection`](crate::Connection) and a [`DirectConnection`](super::DirectConnection) both dereference to
+/// it. Each type has its own `run`. On a pool's connection, `run` returns early if the pool is cleared with
 /// `interruptInUseConnections`.
 #[derive(Debug)]
 pub struct EndpointConnection {
@@ -52,18 +52,18 @@ pub struct EndpointConnection {
     closes_if_cut_short: bool,
     /// Memory for the elements that a client appends to a command.
     room: Vec<u8>,
-    /// Notified when a command that was cut off has ended.
+    /// Notified when a command that was cut off has finished.
     waiting: Option<Box<dyn AwaitsDrain>>,
 }
 
-/// Is notified when a cut-off command has ended on its connection. If the value is dropped without being notified, the
-/// end of the command is never reported.
+/// Is notified when a cut-off command has finished on its connection. If the value is dropped without being notified,
+/// the command is never reported as finished.
 pub(crate) trait AwaitsDrain: fmt::Debug + Send + Sync {
     /// The connection was drained: the server executed the command, or never received it.
     fn drained(self: Box<Self>);
 }
 
-/// What the last user left unfinished, so that the connection cannot run another command.
+/// What the last user left unfinished, which prevents the connection from running another command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 enum LeftUndone {
     #[error("an authentication on the connection did not finish")]
@@ -186,7 +186,7 @@ impl EndpointConnection {
             Condition::Reusable => true,
             Condition::Broken => false,
             Condition::NeedsDrain => {
-                // The error does not matter: the state of the channel shows whether the exchange has ended.
+                // The error does not matter: the state of the channel shows whether the exchange has completed.
                 let draining = self.channel.drain(self.options.drain_limit);
                 // A deadline beyond the clock's range means no limit.
                 let is_drained = match Instant::now().checked_add(self.options.drain_timeout) {
@@ -229,8 +229,7 @@ impl EndpointConnection {
     #[cold]
     fn condition_at_check_in_amid_exchange(&mut self) -> Condition {
         if self.closes_if_cut_short {
-            // This also applies if no part of the command was sent, because nothing refers to the transaction any
-            // longer.
+            // This also applies if no part of the command was sent, because nothing still refers to the transaction.
             return Condition::Broken;
         }
         let condition = self.condition_amid_exchange();
@@ -291,7 +290,7 @@ impl EndpointConnection {
     /// Sends the command and reads its reply into the channel. The limit has already started.
     pub(super) async fn complete(&mut self, command: &Command<'_>, limit: Limit) -> Result<(), Box<CommandError>> {
         if self.is_timed(limit) {
-            // Boxed, so that a command without a limit carries no timer.
+            // This is boxed so that a command without a limit carries no timer.
             return boxed(|| self.complete_in_time(command, limit)).await;
         }
         self.begin(command, MaxTime::NONE)?;
@@ -319,8 +318,8 @@ impl EndpointConnection {
 
     /// Continues the exchange until its next reply is complete.
     ///
-    /// Not inlined, so that the code of a command is in one place, next to `begin` and `outcome`. A CPU core that slept
-    /// since the last command must fetch every page and cache line of this code again.
+    /// This is not inlined, so that the code of a command is in one place, next to `begin` and `outcome`. A CPU core
+    /// that has slept since the last command must fetch every page and cache line of this code again.
     #[inline(never)]
     pub(super) fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Box<CommandError>>> {
         let finished = ready!(self.channel.poll_finish(context));
@@ -397,7 +396,7 @@ impl EndpointConnection {
         Ok(reply)
     }
 
-    /// Marks the channel as broken if the content of the reply violates the protocol, so that no further reply is read.
+    /// Marks the channel as broken if the content of the reply violates the protocol, so that no more replies are read.
     #[cold]
     fn break_after(&mut self, failure: &CommandError) {
         if let CommandError::Wire { .. } = failure {
@@ -445,7 +444,7 @@ impl EndpointConnection {
     }
 
     /// Returns the error for a command that no longer has a timer: it is polled outside tokio, and the runtime that the
-    /// connection is registered with has ended.
+    /// connection is registered with has shut down.
     #[cold]
     fn runtime_ended(&self) -> Box<CommandError> {
         let source = Arc::new(io::Error::other("the tokio runtime that opened the connection has ended"));
@@ -509,15 +508,15 @@ impl EndpointConnection {
         self.closes_if_cut_short = closes;
     }
 
-    /// Makes the connection close when it is given back, instead of being reused.
+    /// Marks the connection to be closed, rather than reused, when it is returned to its pool.
     pub(crate) fn close_after_use(&mut self) {
         self.channel.mark_broken();
     }
 
-    /// Returns whether the connection was authenticated.
+    /// Returns whether the connection has been authenticated.
     ///
-    /// Without a credential, this is always false. With a credential, it is true except on a connection without a pool
-    /// to a server that calls itself an arbiter.
+    /// Without a credential, this is always false. With a credential, it is true unless the connection belongs to no
+    /// pool and the server calls itself an arbiter.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         self.authentication.is_some()

@@ -1,8 +1,8 @@
 //! Decompression of a large reply on a blocking thread.
 //!
 //! Decompressing 48 MB takes a tenth of a second or more, which would block an asynchronous thread. So the buffers move
-//! to a blocking thread and back. In the meantime the channel is in a separate state, so that the exchange can be
-//! paused and resumed as in any other state.
+//! to a blocking thread and back. Meanwhile, the channel is in a separate state, so that the exchange can be paused and
+//! resumed as in any other state.
 
 use std::io;
 use std::pin::Pin;
@@ -48,8 +48,8 @@ impl Drop for Decompressed {
 impl Channel {
     /// Starts to decompress a large reply on a blocking thread.
     ///
-    /// A smaller reply is decompressed when it is taken. So is every reply where there is no blocking thread: outside a
-    /// runtime, and in a client on a single thread.
+    /// A smaller reply is decompressed when it is taken, and so is every reply where no blocking thread is available:
+    /// outside a runtime, and in a single-threaded client.
     #[cold]
     pub(super) fn begin_decompressing(
         &mut self,
@@ -62,7 +62,7 @@ impl Channel {
             return Poll::Ready(Err(self.wire(error)));
         }
         // A size above the limit is refused when the reply is taken, before any decompression. Content that yields only
-        // a few bytes may still take a long time to decompress, so the length of the message matters as well.
+        // a few bytes may still take a long time to decompress, so the length of the message also matters.
         let is_large = |size: usize| size <= most as usize && size.max(length) >= LONG_TO_DECOMPRESS;
         let elsewhere =
             compressed::announced_size(&self.incoming[..length]).is_some_and(is_large) && !Inline::is_entered();

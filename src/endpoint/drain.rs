@@ -75,7 +75,7 @@ impl Channel {
     /// Drains the exchange: writes the rest of its request, then reads and discards its reply.
     ///
     /// A reply of up to 64 KiB is checked like a reply that a caller awaits, and so is a larger reply that begins like
-    /// the reply to a query. Of any other reply, only the header and the flags are checked.
+    /// the reply to a query. For any other reply, only the header and the flags are checked.
     ///
     /// If the reply names a newly opened cursor, the drain closes the cursor (`killCursors`), and drains that command
     /// as well. It does not inspect a reply of more than 1 MiB, or a compressed reply of more than 64 KiB.
@@ -84,8 +84,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Returns an error if the exchange has not ended. [`condition`](Self::condition) says whether another call may
-    /// still end it.
+    /// Returns an error if the exchange has not completed. [`condition`](Self::condition) says whether another call may
+    /// still complete it.
     ///
     /// # Cancel safety
     ///

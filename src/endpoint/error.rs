@@ -1,4 +1,4 @@
-//! Errors of commands on connections, and their meaning for the server and its pool.
+//! Errors from commands on connections, and what they mean for the server and its pool.
 
 use std::fmt;
 use std::io;
@@ -33,7 +33,7 @@ use crate::text::milliseconds::Milliseconds;
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The server executed or refused the command, and reports a failure. The connection remains usable.
+    /// The server executed or refused the command, and reported a failure. The connection remains usable.
     /// [`is_retryable`](CommandError::is_retryable) and the error's labels say whether to retry.
     #[error("command on {origin} failed: {source}")]
     #[non_exhaustive]
@@ -102,7 +102,7 @@ pub enum CommandError {
     Reauthentication {
         /// The connection and server of the command.
         origin: Box<Origin>,
-        /// The error from the authentication.
+        /// The authentication error.
         source: Arc<AuthenticationError>,
     },
 }
@@ -167,7 +167,7 @@ pub struct Origin {
     /// The server's number for the connection, as in the server's log, if the server reported it.
     pub server_connection_id: Option<i64>,
     /// The generation of the connection: of its service in load-balanced mode, otherwise of its pool. `None` without a
-    /// pool. An error of an older generation says nothing about the server's current state.
+    /// pool. An error from an older generation says nothing about the server's current state.
     pub generation: Option<u64>,
     /// The service behind the load balancer.
     pub service_id: Option<ServiceId>,
@@ -245,7 +245,7 @@ impl CommandError {
     /// Returns the network error, from the command itself or from the reauthentication that it required.
     fn network_error(&self) -> Option<&io::Error> {
         match self {
-            // Unexpected bytes are a fault of the peer, not of the network.
+            // Unexpected bytes are the peer's fault, not the network's.
             Self::Lost { source, .. } if source.get_ref().is_some_and(|source| source.is::<WireError>()) => None,
             Self::Network { source, .. } | Self::Lost { source, .. } => Some(source),
             Self::Reauthentication { source, .. } => match &source.cause {
@@ -258,7 +258,7 @@ impl CommandError {
 
     /// Returns whether the server gave the error this label.
     ///
-    /// wharf adds no labels of its own. The labels that the specifications add to errors of commands on established
+    /// wharf adds no labels of its own. The labels that the specifications add to errors from commands on established
     /// connections depend on the kind of operation, which only the caller knows.
     #[must_use]
     pub fn has_label(&self, label: &str) -> bool {
@@ -282,8 +282,8 @@ impl CommandError {
         }
     }
 
-    /// Returns whether a time limit ended the command: the limit of the client, or the limit that the client sent to
-    /// the server.
+    /// Returns whether a time limit ended the command: the client's own limit, or the limit that the client sent to the
+    /// server.
     ///
     /// A timeout says nothing about the server, because the command may just be slow (SDAM, "Network error when reading
     /// or writing").
@@ -303,7 +303,7 @@ impl CommandError {
         self.network_error().is_some() && !self.is_timeout()
     }
 
-    /// Returns the change of the server's state that the error reports: the server is not primary, or cannot be used
+    /// Returns the change in the server's state that the error reports: the server is not primary, or cannot be used
     /// (SDAM, "not writable primary and node is recovering").
     ///
     /// A *successful* reply may report a change in its `writeConcernError`: see [`StateChange::of_reply`].
@@ -315,8 +315,8 @@ impl CommandError {
     /// Returns whether the specifications require that the server be marked as Unknown: after a network error that is
     /// not a timeout, and after a state change.
     ///
-    /// This method and [`clears_pool`](Self::clears_pool) are meant for errors of the pool's current generation. Errors
-    /// of older generations must be ignored. In load-balanced mode no server is marked.
+    /// This method and [`clears_pool`](Self::clears_pool) are meant for errors from the pool's current generation.
+    /// Errors from older generations must be ignored. In load-balanced mode no server is marked.
     #[must_use]
     pub fn marks_server_unknown(&self) -> bool {
         self.is_network_error() || self.state_change().is_some()

@@ -45,8 +45,8 @@ impl DirectConnection {
     ///
     /// Use this only for `getMore` and, with server 4.4 or later, for `hello` with a `topologyVersion`.
     ///
-    /// A time limit, of the command or of [`Options::timeout`](crate::Options::timeout), applies to each reply. It is
-    /// not sent to the server.
+    /// A time limit, whether from the command or from [`Options::timeout`](crate::Options::timeout), applies to each
+    /// reply. It is not sent to the server.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Replies<'_, DirectConnection> {
 }
 
 impl Connection<Endpoint> {
-    /// Like [`DirectConnection::exhaust`], but the replies end when the pool is cleared with
+    /// Like [`DirectConnection::exhaust`], but the replies stop when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Connection<Endpoint> {
 }
 
 impl Replies<'_, Connection<Endpoint>> {
-    /// Like `next` on the replies of a [`DirectConnection`], but also ends when the pool is cleared with
+    /// Like `next` on the replies of a [`DirectConnection`], but also returns when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors

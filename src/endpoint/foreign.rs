@@ -1,5 +1,5 @@
-//! Recognises, by the first bytes of its answer, a peer that is not a MongoDB server or that unexpectedly answers with
-//! TLS.
+//! Recognises a peer that is not a MongoDB server, or that unexpectedly answers with TLS, by the first bytes of its
+//! answer.
 
 use thiserror::Error;
 

@@ -24,7 +24,7 @@ use crate::pool::error::{EstablishError, Labels, Stage};
 /// The part of hello that all connections with the same options share, including monitors' connections.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    /// Not protected by a lock: in a forked child, the lock might be held by a thread that only the parent has.
+    /// This is not behind a lock: in a forked child, the lock might be held by a thread that exists only in the parent.
     client: Arc<ArcSwap<Client>>,
     /// The compressors to offer: the compressors in the options that this build includes.
     compressors: Vec<Compressor>,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::endpoint::options::split_zone;
 
 /// Returns a host's name in the form that certificates and `ALLOWED_HOSTS` use. A name is in lower case, without a
-/// final dot. An IP address is in its shortest form, without a zone, which has a meaning on one machine only.
+/// final dot. An IP address is in its shortest form, without a zone, which is meaningful only on one machine.
 ///
 /// Returns `None` if the name is not ASCII. Such a name has several forms, and none of them appears in a certificate.
 pub(super) fn canonical(name: &str) -> Option<String> {

@@ -29,10 +29,10 @@ use crate::pool::runtime::{LookUps, blocking};
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PrintableError;
 
-/// The longest body that an answer may have, in bytes.
+/// The maximum length of a response body, in bytes.
 const MAX_BODY: usize = 64 * 1024;
 
-/// The longest head that an answer may have, in bytes.
+/// The maximum length of a response head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
 /// A request. Its headers and body may hold secrets; its path must not.
@@ -55,13 +55,13 @@ pub(super) struct HttpRequest<'a> {
 /// Decides whether an address is allowed for a service.
 pub(super) type Peers = fn(IpAddr) -> bool;
 
-/// The answer to a request, whatever its status.
+/// The response to a request, whatever its status.
 pub(super) struct HttpAnswer {
     pub status: StatusCode,
     pub body: Zeroizing<Vec<u8>>,
 }
 
-/// Why there is no answer. The error repeats nothing from the request except the address.
+/// Why there is no response. The error repeats nothing from the request except the address.
 #[derive(Debug, Error)]
 pub(super) enum HttpError {
     #[error("{url:?} is not the URL of a service: it must be http://host:port or https://host:port")]
@@ -83,7 +83,7 @@ pub(super) enum HttpError {
 }
 
 impl HttpRequest<'_> {
-    /// Sends the request, and returns the answer.
+    /// Sends the request, and returns the response.
     ///
     /// # Cancel safety
     ///
@@ -150,7 +150,7 @@ async fn exchange(
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // If the connection fails, so does the response. If the connection ends cleanly, the whole response has been
+        // If the connection fails, so does the response. If the connection closes cleanly, the whole response has been
         // received.
         _ = &mut connection => answer.await,
     }
@@ -203,7 +203,7 @@ impl Service {
         if let Some(address) = addresses.iter().map(SocketAddr::ip).find(is_refused) {
             return Err(HttpError::Peer { address });
         }
-        // The request has a limit of its own.
+        // The request has its own limit.
         let connecting = connect_first(addresses, TcpStream::connect::<SocketAddr>, Deadline::after(Duration::ZERO));
         connecting.await.map_err(|error| HttpError::Connect(io::Error::other(error)))
     }

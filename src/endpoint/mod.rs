@@ -177,8 +177,8 @@ impl Options {
     /// # Errors
     ///
     /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, the servers are not
-    /// [resolved](Options::resolve) yet, or the credential's mechanism is not supported or lacks the proof that it
-    /// needs.
+    /// [resolved](Options::resolve) yet, or the credential's mechanism is not supported or lacks the password or
+    /// certificate that it needs.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         self.check_resolved()?;
@@ -204,7 +204,7 @@ impl Endpoints {
     /// # Errors
     ///
     /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, or the credential's mechanism is not
-    /// supported or lacks the proof that it needs.
+    /// supported or lacks the password or certificate that it needs.
     pub(crate) fn new(options: Arc<Options>, handshake: Arc<Handshake>) -> Result<Self, InvalidOption> {
         options.validate()?;
         options.check_certificate()?;
@@ -217,7 +217,7 @@ impl Endpoints {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the address and the options contradict each other, such as a zone with a proxy.
+    /// [`InvalidOption`] if the address and the options conflict, such as a zone with a proxy.
     pub(crate) fn at(&self, address: &ServerAddress) -> Result<Endpoint, InvalidOption> {
         Ok(Endpoint {
             address: address.clone(),
@@ -238,10 +238,9 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the address is malformed. The error says what an address must be.
+    /// [`InvalidOption`] if the address is malformed. The error states which forms are allowed.
     pub fn new(address: &str) -> Result<Self, InvalidOption> {
-        // With default options, only the address can be refused. The path of a socket has not been checked before this
-        // point.
+        // With default options, only the address can be refused. The path of a socket is not checked before this point.
         let allowed = "a path that a Unix domain socket can have on this platform, if it is a path";
         Options::new([address])?.endpoint().map_err(|_| ServerAddress::refuse(address, allowed))
     }
@@ -286,7 +285,7 @@ impl Endpoint {
     /// Opens a connection without a pool, never in load-balanced mode.
     ///
     /// The connection is registered with the tokio runtime that polls the future, and is unusable once that runtime has
-    /// ended.
+    /// shut down.
     ///
     /// # Errors
     ///

@@ -59,7 +59,7 @@ impl Pool<Endpoint> {
     ///
     /// If the connection was lost while it was idle, nothing has been sent, and the call checks out another connection.
     /// After a server restart, this may happen once for each connection in the pool. If a newly opened connection is
-    /// lost as well, the server must be closing connections on its own, and the call fails with that error.
+    /// also lost, the server must be closing connections on its own, and the call fails with that error.
     ///
     /// This method does not clear the pool. It sends a command twice only if the server refused it and required
     /// reauthentication (error 391). See [`clear_after`](Self::clear_after) and [`OperationError::is_retryable`]. The
@@ -103,7 +103,7 @@ impl Pool<Endpoint> {
     }
 
     /// Checks out a connection for an operation whose time limit has already started. `selection_end` is the time at
-    /// which the operation's `serverSelectionTimeoutMS` expires, if that limits the check-out as well.
+    /// which the operation's `serverSelectionTimeoutMS` expires, if that also limits the check-out.
     #[inline]
     pub(crate) async fn check_out_for(
         &self,
@@ -181,7 +181,7 @@ impl Connection<Endpoint> {
         if self.options().timeout.is_some() || self.is_timed(Limit::Unset) {
             return boxed(|| self.run(Command::new(database, command))).await;
         }
-        // A separate statement, so that the command is dropped before the future starts to wait.
+        // This is a separate statement, so that the command is dropped before the future starts to wait.
         let mut completed = self.begin(&Command::new(database, command), MaxTime::NONE);
         if completed.is_ok() {
             let finished =
@@ -201,8 +201,8 @@ impl Connection<Endpoint> {
     ///
     /// # Errors
     ///
-    /// [`OperationError::Command`] if the command got no successful reply, and [`OperationError::Interrupted`] if the
-    /// pool was cleared. [`OperationError::is_retryable`] says whether to retry on another connection.
+    /// [`OperationError::Command`] if the command received no successful reply, and [`OperationError::Interrupted`] if
+    /// the pool was cleared. [`OperationError::is_retryable`] says whether to retry on another connection.
     ///
     /// # Cancel safety
     ///
@@ -211,7 +211,7 @@ impl Connection<Endpoint> {
     ///
     /// Check-in does not close such a connection. The pool drains it in the background, within
     /// [`Options::drain_timeout`](crate::Options::drain_timeout) and
-    /// [`Options::drain_limit`](crate::Options::drain_limit). In the meantime, the connection still counts as in use,
+    /// [`Options::drain_limit`](crate::Options::drain_limit). During the drain, the connection still counts as in use,
     /// and is closed as soon as a check-out needs its capacity. An interrupted connection is closed.
     pub fn run(&mut self, command: Command<'_>) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send {
         // Not an `async fn`, whose future would have room for the arguments twice.
@@ -260,7 +260,7 @@ impl Connection<Endpoint> {
     ) -> impl Future<Output = Result<Result<(), Box<CommandError>>, OperationError>> + Send {
         async move {
             if self.is_timed(limit) {
-                // Boxed, so that the future of a command without a limit contains no timer.
+                // This is boxed so that the future of a command without a limit contains no timer.
                 let complete =
                     async |connection: &mut EndpointConnection| connection.complete_in_time(command, limit).await;
                 return boxed(|| self.interruptible(complete)).await.map_err(|cleared| self.cut_off(&cleared));
@@ -365,7 +365,7 @@ fn server_error_in<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Server
     None
 }
 
-/// Why an operation on a connection of a pool failed.
+/// Why an operation on a pool's connection failed.
 ///
 /// ```
 /// use wharf::OperationError;
@@ -400,7 +400,7 @@ pub enum OperationError {
     CheckOutTimeout {
         /// The limit that was reached: `timeoutMS` or `serverSelectionTimeoutMS`.
         limited_by: TimeLimit,
-        /// The time that was allowed.
+        /// The time allowed.
         limit: Duration,
         /// The error from the check-out.
         source: CheckOutError,
@@ -455,7 +455,7 @@ impl OperationError {
         self.command_error().is_some_and(CommandError::marks_server_unknown)
     }
 
-    /// Returns the change of the server's state that the error reports. See [`CommandError::state_change`].
+    /// Returns the change in the server's state that the error reports. See [`CommandError::state_change`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         self.command_error()?.state_change()

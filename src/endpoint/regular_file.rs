@@ -6,8 +6,8 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-/// The maximum length of a file with certificates or a key, in bytes. The authorities that a system trusts take a few
-/// hundred kilobytes.
+/// The maximum length of a file with certificates or a key, in bytes. The certificates of the authorities that a system
+/// trusts take up a few hundred kilobytes.
 pub(super) const MAX_PEM: u64 = 4 * 1024 * 1024;
 
 /// Reads a file of at most `most` bytes.

@@ -25,7 +25,7 @@ pub use hickory_resolver;
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// The connection string is invalid, or contradicts the DNS records.
+    /// The connection string is invalid, or conflicts with the DNS records.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
     /// wharf was built without its `srv` feature.
@@ -68,7 +68,7 @@ pub enum ResolveError {
     Timeout {
         /// The name to resolve.
         name: String,
-        /// The time that was allowed.
+        /// The time allowed.
         limit: Duration,
     },
     /// An SRV record names a server outside the name's domain.
@@ -121,7 +121,7 @@ pub enum ResolveError {
     TxtRecord {
         /// The name that was resolved.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the record.
         source: InvalidOption,
     },
 }
@@ -395,7 +395,7 @@ mod look_up {
         TokioResolver::builder_tokio()
     }
 
-    /// Reads a `resolv.conf` as libc does. If the file lists no name server, the local one is asked. Search domains are
+    /// Reads a `resolv.conf` as libc does. If the file lists no name server, the local one is used. Search domains are
     /// not checked, and a time limit of 0 s means 1 s. All names here end with a dot, so search domains do not apply.
     #[cfg(all(unix, not(any(target_os = "android", target_vendor = "apple"))))]
     fn settings_of(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {

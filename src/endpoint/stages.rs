@@ -1,4 +1,4 @@
-//! The times of the stages of an establishment, for the pool's metrics and events.
+//! Measures how long the stages of an establishment take, for the pool's metrics and events.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::pool::error::{EstablishError, Stage};
 use crate::pool::runtime::Establishing;
 
-/// Measures the stages of establishing a connection of a pool.
+/// Measures the stages of establishing a pool's connection.
 #[derive(Clone, Copy)]
 pub(super) struct Stages<'e>(Option<&'e Establishing>);
 
@@ -29,7 +29,7 @@ impl<'e> Stages<'e> {
         run: Pin<Box<dyn Future<Output = Result<T, EstablishError>> + Send + '_>>,
     ) -> Result<T, EstablishError> {
         let Some(connecting) = self.0 else { return run.await };
-        // Uses the pool's clock, so that the stages are never longer than the whole.
+        // This uses the pool's clock, so that the stages are never longer than the whole.
         let begun = connecting.stopwatch();
         let done = run.await?;
         connecting.stage_took(stage, Duration::from_nanos(connecting.stopwatch().saturating_sub(begun)));

@@ -14,7 +14,7 @@ use super::*;
 use crate::endpoint::wire::hello::IncompatibleServerError;
 use crate::pool::error::Labels;
 
-/// Returns a channel with the limits of an established connection, and the other end of its stream.
+/// Returns a channel with the limits of an established connection, and the peer's end of its stream.
 pub(super) async fn pair() -> (Channel, TcpStream) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let options = Options::new([listener.local_addr().unwrap().to_string().as_str()]).unwrap();
@@ -253,8 +253,8 @@ fn busy_polling_keeps_a_waiting_command_awake_up_to_its_limit() {
     assert!(runtime.block_on(connection.drain()));
     runtime.block_on(connection.run(Command::new("admin", &ping))).unwrap();
 
-    // The next reply of a stream arrives only when the server has something to report, so busy polling would be in
-    // vain.
+    // The next reply of a stream arrives only when the server has something to report, so busy polling would be
+    // pointless.
     let mut connection = connect(LIMIT);
     let hello = rawdoc! { "hello": 1, "maxAwaitTimeMS": 60_000 };
     let streaming = Command::new("admin", &hello).with_flags(crate::endpoint::wire::Flags::EXHAUST_ALLOWED);

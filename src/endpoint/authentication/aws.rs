@@ -107,7 +107,8 @@ fn is_valid(credentials: &AwsCredentials) -> bool {
 }
 
 fn now() -> Timestamp {
-    // A clock before 1970 is treated as a clock at 1970: the server refuses the signature in both cases, and says why.
+    // A clock that shows a time before 1970 is treated as if it showed 1970: the server refuses the signature in both
+    // cases, and says why.
     Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 

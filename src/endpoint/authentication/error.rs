@@ -1,4 +1,4 @@
-//! Errors of authentication.
+//! Authentication errors.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -16,8 +16,9 @@ use crate::pool::error::{EstablishError, Stage};
 
 /// Why a connection could not be authenticated.
 ///
-/// This is the source of an [`EstablishError`] at [`Stage::Authenticate`], and of the error of a command for which the
-/// server asked the connection to authenticate again. It contains the user's name, but no secrets.
+/// This is the source of an [`EstablishError`] at [`Stage::Authenticate`]. It is also the source of a command's error
+/// if the server answered the command by asking the connection to authenticate again. It contains the user's name, but
+/// no secrets.
 ///
 /// ```
 /// use wharf::EstablishError;
@@ -97,13 +98,14 @@ impl StdError for AuthenticationError {
 #[derive(Error)]
 #[non_exhaustive]
 pub enum AuthenticationCause {
-    /// The server refused the authentication: the user or the proof is wrong, or the mechanism is not enabled.
+    /// The server refused the authentication: the user name, password or other proof is wrong, or the mechanism is not
+    /// enabled.
     #[error(transparent)]
     Refused(Box<ServerError>),
     /// The network failed, or the server closed the connection.
     #[error("the network failed: {0}")]
     Network(#[source] io::Error),
-    /// The time ran out before authentication completed.
+    /// Time ran out before authentication completed.
     #[error("{0}")]
     Timeout(#[source] ConnectTimeoutError),
     /// A reply violates the protocol.
@@ -112,7 +114,7 @@ pub enum AuthenticationCause {
     /// The server violates SCRAM or does not know the password, or the password cannot be used.
     #[error(transparent)]
     Scram(#[from] ScramError),
-    /// The server continued a conversation after its end.
+    /// The server continued a conversation that was already over.
     #[error("the server continued the conversation after its end")]
     Endless,
     /// The credentials or the token could not be obtained from a file, a cloud's metadata service, or the application's

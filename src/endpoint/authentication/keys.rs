@@ -11,14 +11,14 @@ use super::Cause;
 use crate::endpoint::wire::auth::scram::{Challenge, Hash, Keys, prepare_password};
 use crate::pool::runtime::{PerProcess, start_blocking};
 
-/// How many keys are cached. A user has one salt per mechanism on all members of a replica set. More than two keys are
-/// needed only if the servers have separate users, or after a password change.
+/// How many keys are cached. A user's salt for a mechanism is the same on all members of a replica set. More than two
+/// keys are needed only if the servers have separate users, or after a password change.
 const KEPT: usize = 16;
 
 /// The keys of one user.
 ///
-/// Deriving a key takes milliseconds of CPU time, so it is done on a blocking thread, and once for all connections that
-/// are waiting for it. Cancelling one caller does not stop the derivation for the other callers.
+/// Deriving a key takes milliseconds of CPU time, so it is done on a blocking thread, and only once for all connections
+/// that are waiting for it. Cancelling one caller does not stop the derivation for the other callers.
 pub(super) struct KeyCache {
     username: String,
     password: crate::endpoint::options::Secret,
@@ -51,8 +51,8 @@ impl KeyCache {
     ///
     /// Nothing is lost: a derivation that has begun is finished and cached.
     pub async fn keys(&self, hash: Hash, challenge: &Challenge) -> Result<Arc<Keys>, Cause> {
-        // A derivation on another runtime ends without a result if that runtime shuts down. The second attempt uses
-        // this runtime. If it fails too, this runtime is shutting down.
+        // A derivation on another runtime stops without a result if that runtime shuts down. The second attempt uses
+        // this runtime. If that also fails, this runtime is shutting down.
         for _ in 0..2 {
             let mut derived = self.derived(hash, challenge)?;
             if let Ok(keys) = derived.wait_for(Option::is_some).await {
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn end_of_a_runtime_leaves_no_unfinished_keys_to_wait_for() {
         let cache = cache("pencil");
-        // The result of a derivation whose runtime ends before it runs.
+        // The result of a derivation whose runtime shuts down before it runs.
         let (_, keys) = watch::channel(None);
         let entry = Entry { hash: Hash::Sha256, salt: challenge("AAAA", 4096).salt().to_vec(), iterations: 4096, keys };
         cache.entries.get().lock().unwrap().push(entry);
@@ -203,7 +203,7 @@ mod tests {
 
     /// Derives keys in a forked child, on a new runtime. Returns the child's exit code.
     ///
-    /// The child does not start threads. Each std thread takes a global lock when it begins and when it ends. If
+    /// The child does not start threads. Each std thread takes a global lock when it starts and when it exits. If
     /// another thread of the parent holds that lock at the time of the fork, the first thread that the child starts
     /// waits for it forever.
     #[cfg(unix)]

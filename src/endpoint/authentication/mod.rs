@@ -149,7 +149,7 @@ impl Authenticator {
         })))
     }
 
-    /// Returns the parts of the authentication to send along with hello. Without them, authentication works too, but
+    /// Returns the parts of the authentication to send along with hello. Authentication also works without them, but
     /// takes one more round trip.
     #[cfg_attr(not(feature = "oidc"), expect(unused_variables, reason = "only OIDC needs the address"))]
     pub fn speculation(&self, address: &ServerAddress) -> Speculation {
@@ -166,7 +166,7 @@ impl Authenticator {
                 command.append(bson::raw::cstr!("db"), self.source.as_str());
                 (Some(command), Speculated::X509)
             }
-            // The specification has no speculative authentication for PLAIN.
+            // The specification defines no speculative authentication for PLAIN.
             Method::Plain(_) => (None, Speculated::Nothing),
             #[cfg(feature = "aws")]
             Method::Aws(_) => (None, Speculated::Nothing),
@@ -247,7 +247,7 @@ impl Authenticator {
         Ok(Some(Authentication { authenticator: Arc::clone(self), address: address.clone(), state }))
     }
 
-    /// Returns the mechanism that the credential names, or the mechanism that results from the server's hello.
+    /// Returns the mechanism that the credential names, or the mechanism that was negotiated with the server's hello.
     fn mechanism(&self, hello: &HelloReply) -> Mechanism {
         match &self.method {
             Method::Scram(scram) => scram.choose(hello.sasl_supported_mechanisms.as_deref()).mechanism(),

@@ -47,7 +47,7 @@ const fn limit_of_callback(limit: Duration) -> ConnectTimeoutError {
     ConnectTimeoutError::new("the limit of an OIDC callback", limit)
 }
 
-/// The code of the server's error for a token that it does not accept (AuthenticationError).
+/// The server's error code for a token that it does not accept (AuthenticationError).
 const NOT_ACCEPTED: i32 = 18;
 
 /// How many times a human's shared token is tried before the server is asked again for the token issuer. A token that
@@ -107,7 +107,7 @@ impl Oidc {
     ) -> Result<Token, Cause> {
         self.require_allowed(conversation.address).map_err(provider)?;
         match speculated {
-            // If the server refused the token here, the token is kept: the conversation that follows finds the reason.
+            // If the server refused the token here, the token is kept: the conversation that follows finds out why.
             Some((token, reply)) if SaslReply::read(reply).is_ok_and(|reply| reply.done) => Ok(token),
             _ if self.allowed_hosts.is_some() => self.authenticate_by_human(conversation).await,
             _ => self.authenticate_by_machine(conversation).await,
@@ -152,7 +152,7 @@ impl Oidc {
         self.two_steps(conversation).await
     }
 
-    /// Asks the server for the issuer of tokens, obtains a token, and sends it to the server.
+    /// Asks the server for the token issuer, obtains a token, and sends it to the server.
     async fn two_steps(&self, conversation: &mut Conversation<'_>) -> Result<Token, Cause> {
         let payload = messages::principal(self.username.as_deref());
         let command = sasl::start(Mechanism::MongoDbOidc, payload.as_bytes(), None);
@@ -171,7 +171,7 @@ impl Oidc {
     /// Returns the shared token, and whether this call obtained it.
     ///
     /// The time to obtain a token counts towards `connectTimeoutMS` only if one limit covers both: `timeoutMS` or, when
-    /// the connection authenticates again, the timeout of the command. A human's time never counts.
+    /// the connection authenticates again, the timeout of the command. The time that a human takes never counts.
     async fn token(
         &self,
         conversation: &mut Conversation<'_>,
@@ -306,7 +306,7 @@ mod tests {
             obtained.map(drop).map_err(|_| 2)
         };
         assert_eq!(in_child(child), 0);
-        // The child also succeeds if a thread holds a lock at the time of the fork.
+        // The child succeeds even if a thread holds a lock at the time of the fork.
         let tokens = oidc.tokens.get();
         assert_eq!(tokens.while_known_is_locked(|| in_child(child)), 0);
         // The parent's call continues.

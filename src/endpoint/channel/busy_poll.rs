@@ -1,9 +1,9 @@
 //! Busy polling: a task that is waiting for a reply keeps its thread awake for a short time.
 //!
-//! A thread that falls asleep and wakes up again spends 10 to 20 µs of CPU time, and its task gets the reply that much
-//! later. If the reply comes sooner than that, staying awake costs nothing. Otherwise the whole wait is wasted, so a
-//! connection whose replies come late stops trying: after each miss it lets twice as many commands pass before it tries
-//! again. One command in 256 still tries, and notices when replies have become fast.
+//! A thread that falls asleep and wakes up again spends 10 to 20 µs of CPU time, and its task receives the reply that
+//! much later. If the reply comes sooner than that, staying awake costs nothing. Otherwise the whole wait is wasted, so
+//! a connection whose replies come late stops trying: after each miss it lets twice as many commands pass before it
+//! tries again. One command in 256 still tries, and notices when replies have become fast.
 
 use std::pin::pin;
 use std::task::Context;
@@ -32,8 +32,8 @@ impl BusyPoll {
         Self { limit, request: 0, until: None, step: 1, to_pass: 0 }
     }
 
-    /// Called when the reply to `request` has not arrived yet. If this wait keeps its thread awake, makes the task run
-    /// again as soon as the runtime has run other tasks and has polled for events.
+    /// Called when the reply to `request` has not arrived yet. If this wait keeps its thread awake, schedules the task
+    /// to run again as soon as the runtime has run other tasks and polled for events.
     #[inline]
     pub fn wait(&mut self, request: i32, context: &mut Context<'_>) {
         if !self.limit.is_zero() && self.stays_awake(request, Instant::now()) {
@@ -69,7 +69,7 @@ impl BusyPoll {
         }
         match self.to_pass.checked_sub(1) {
             Some(left) => self.to_pass = left,
-            // A time beyond the clock's range never comes, so there is no wait.
+            // If the time is beyond the clock's range, there is no busy wait.
             None => self.until = now.checked_add(self.limit),
         }
     }

@@ -103,7 +103,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes the reply. If more replies follow, the exchange continues with the next reply. Otherwise this ends it.
+    /// Takes the reply. If more replies follow, the exchange continues with the next reply. Otherwise the exchange is
+    /// complete.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Tests which thread decompresses a large reply, and that the exchange can be abandoned in the meantime.
+//! Tests which thread decompresses a large reply, and that the exchange can be abandoned while it does so.
 
 use std::future::poll_fn;
 use std::sync::mpsc;
@@ -21,7 +21,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
 }
 
-/// Returns a channel that accepts compressed replies, and the other end of its stream.
+/// Returns a channel that accepts compressed replies, and the peer's end of its stream.
 async fn pair() -> (Channel, TcpStream) {
     let (mut channel, accepted) = crate::endpoint::tests::pair().await;
     channel.accept_compressed(&compressor().into_iter().collect::<Vec<_>>());
@@ -85,7 +85,8 @@ fn large_reply_is_decompressed_on_a_blocking_thread_and_can_be_left_meanwhile() 
         assert_eq!(channel.condition(), Condition::NeedsDrain);
         assert!(channel.is_sent());
 
-        // No caller waits for the reply any longer. A drain ends the exchange, and the channel is reusable again.
+        // No caller is waiting for the reply any longer. A drain completes the exchange, and the channel is reusable
+        // again.
         release.send(()).unwrap();
         other_work.await.unwrap().unwrap();
         channel.drain(u64::MAX).await.unwrap();

@@ -121,7 +121,7 @@ async fn reply_can_be_left_at_any_byte() {
 async fn large_reply_is_discarded_without_buffering_and_can_be_left() {
     let (mut channel, mut server) = pair().await;
     let body = rawdoc! { "ok": 1, "much": "x".repeat(5_000_000) };
-    // The reply is cut in the header, in the flags, just after the flags, and far into the body.
+    // The reply is cut off in the header, in the flags, just after the flags, and far into the body.
     for prefix in [0, 7, 16, 19, 20, 21, 300_000, 4_000_000] {
         send_ping(&mut channel).await;
         let number = Header::read(&receive(&mut server).await, 48_000_000).unwrap().unwrap().request_id;

@@ -63,7 +63,7 @@ impl ServerAddress {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the address is malformed. The error says what an address must be.
+    /// [`InvalidOption`] if the address is malformed. The error states which forms are allowed.
     pub fn parse(address: &str) -> Result<Self, InvalidOption> {
         Self::read(address).map_err(|allowed| Self::refuse(address, allowed))
     }

@@ -127,14 +127,14 @@ impl Credential {
     /// 1. the environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`;
     /// 2. a web identity, which is exchanged for credentials: `AWS_WEB_IDENTITY_TOKEN_FILE`, `AWS_ROLE_ARN`,
     ///    `AWS_ROLE_SESSION_NAME`;
-    /// 3. the container's agent: the agent of ECS (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another agent
-    ///    (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as the agent of EKS Pod Identity;
-    /// 4. the metadata service of EC2.
+    /// 3. the container's agent: the ECS agent (`AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`) or another agent
+    ///    (`AWS_CONTAINER_CREDENTIALS_FULL_URI`), such as the EKS Pod Identity agent;
+    /// 4. the EC2 metadata service.
     ///
     /// A full URI must begin with `https`, or name a loopback address, 169.254.170.2, 169.254.170.23 or
     /// `[fd00:ec2::23]`. The request to the agent carries the token in the file that
-    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` names, which is read each time, or else the token in
-    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
+    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` names, which is read each time. If that is not set, it carries the
+    /// token in `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
     ///
     /// If a configured source fails, so does the authentication. Falling back to the next source, such as the role of
     /// the machine, would use a different identity.
@@ -143,7 +143,7 @@ impl Credential {
         self
     }
 
-    /// Returns whether [`aws_credential_provider`](Self::aws_credential_provider) was set.
+    /// Returns whether [`aws_credential_provider`](Self::aws_credential_provider) has been set.
     #[must_use]
     pub fn has_aws_credential_provider(&self) -> bool {
         self.aws_provider.is_some()

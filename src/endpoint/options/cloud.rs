@@ -34,22 +34,21 @@ type Lookup = dyn Fn(&str) -> Option<OsString> + Send + Sync;
 #[must_use]
 pub struct CloudEnvironment {
     variables: Option<Arc<Lookup>>,
-    /// The agent of Amazon ECS, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. Default `http://169.254.170.2`.
+    /// The Amazon ECS agent, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. Default `http://169.254.170.2`.
     ///
     /// This address does not apply to `AWS_CONTAINER_CREDENTIALS_FULL_URI`, which contains the address of the agent.
     pub aws_ecs: String,
-    /// The metadata service of Amazon EC2. Default `http://169.254.169.254`.
+    /// The Amazon EC2 metadata service. Default `http://169.254.169.254`.
     pub aws_ec2: String,
-    /// Amazon's Security Token Service. By default, the region's service.
+    /// Amazon's Security Token Service. By default, the region's endpoint.
     ///
-    /// `AWS_REGION`, or else `AWS_DEFAULT_REGION`, names the region. The service of a region is, for example,
-    /// `https://sts.eu-central-1.amazonaws.com`. Without a region, the service is the global
-    /// `https://sts.amazonaws.com`. With `AWS_STS_REGIONAL_ENDPOINTS=legacy`, the regions that existed before 2019 also
-    /// use the global service.
+    /// `AWS_REGION` or, failing that, `AWS_DEFAULT_REGION` names the region. A region's endpoint is, for example,
+    /// `https://sts.eu-central-1.amazonaws.com`. Without a region, the global endpoint `https://sts.amazonaws.com` is
+    /// used. With `AWS_STS_REGIONAL_ENDPOINTS=legacy`, it is also used for the regions that existed before 2019.
     pub aws_sts: Option<String>,
-    /// The metadata service of Azure. Default `http://169.254.169.254`.
+    /// Azure's metadata service. Default `http://169.254.169.254`.
     pub azure: String,
-    /// The metadata service of Google Cloud. Default `http://metadata`.
+    /// Google Cloud's metadata service. Default `http://metadata`.
     pub gcp: String,
 }
 
@@ -75,7 +74,7 @@ impl CloudEnvironment {
         self
     }
 
-    /// Returns whether [`variables`](Self::variables) was set, which replaces the process's environment.
+    /// Returns whether [`variables`](Self::variables) has been set, which replaces the process's environment.
     #[must_use]
     pub fn has_own_variables(&self) -> bool {
         self.variables.is_some()

@@ -60,13 +60,13 @@ pub enum Mechanism {
     ScramSha256,
     /// `MONGODB-X509`: the client's TLS certificate, from
     /// [`TlsOptions::certificate_key_file`](super::TlsOptions#structfield.certificate_key_file) or from memory.
-    /// [`Options::endpoint`](super::Options::endpoint) refuses it without TLS and without a client's certificate.
+    /// [`Options::endpoint`](super::Options::endpoint) refuses it without TLS or without a client certificate.
     MongoDbX509,
     /// `PLAIN`: LDAP. The client sends the password in clear text, so use TLS ([`Options::tls`](super::Options::tls))
     /// or a Unix domain socket. wharf does not require TLS, because the specification does not, and because the network
     /// may be protected by other means.
     Plain,
-    /// `MONGODB-AWS`: an identity of Amazon Web Services. Needs the `aws` feature.
+    /// `MONGODB-AWS`: an Amazon Web Services identity. Needs the `aws` feature.
     MongoDbAws,
     /// `MONGODB-OIDC`: an access token of an identity provider. The client sends the token unencrypted, so use TLS, as with
     /// `PLAIN`. Needs the `oidc` feature.
@@ -181,7 +181,7 @@ impl Credential {
     /// | `GSSAPI` | `CANONICALIZE_HOST_NAME` | `none`, `forward` or `forwardAndReverse` |
     ///
     /// The other mechanisms have no properties. A `TOKEN_RESOURCE` may contain colons, here and in connection strings,
-    /// because a property's name ends at the first colon. A value with a comma can only be set here, because a comma
+    /// because a property's name ends at the first colon. A value with a comma can be set only here, because a comma
     /// separates properties in connection strings.
     pub fn mechanism_property(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         let name = name.into();

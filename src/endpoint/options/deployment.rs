@@ -8,7 +8,7 @@ use super::{
     ServerApi, ServerMonitoringMode, SrvName, TlsOptions, UriWarning, WriteConcern,
 };
 
-/// A deployment of MongoDB, and how to connect to it.
+/// A MongoDB deployment, and how to connect to it.
 ///
 /// Options come from a connection string ([`Options::parse`]), from code ([`Options::new`] and the methods), or from
 /// both. The last value that is set applies. Nothing is checked until [`Options::validate`], which
@@ -35,7 +35,8 @@ use super::{
 #[must_use]
 #[doc(alias = "ClientOptions")]
 pub struct Options {
-    /// The servers, without duplicates. Empty while an [`srv`](Self#structfield.srv) name is not resolved.
+    /// The servers, without duplicates. Empty until the [`srv`](Self#structfield.srv) name, if there is one, is
+    /// resolved.
     pub hosts: Vec<ServerAddress>,
     /// The DNS name that lists the servers, with `mongodb+srv://`. Resolving does not remove it.
     pub srv: Option<SrvName>,
@@ -75,12 +76,12 @@ pub struct Options {
     /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
     /// For a connection that is opened to reach `minPoolSize`, each command of the handshake and of authentication also
-    /// has a limit: [`timeout`](Self#structfield.timeout), or else [`socket_timeout`](Self#structfield.socket_timeout)
-    /// (CSOT, "Background Connection Pooling"). Neither limits the opening of a connection for a check-out, which
-    /// departs from CSOT, "Server Selection": the connection serves the pool rather than one operation, so it is opened
-    /// even if the operation runs out of time. There is one exception: if `connect_timeout` is zero and `timeout` is
-    /// not set, `socket_timeout` limits each command there as well. The [guide](crate::guide::time_limits) has a table
-    /// of all limits.
+    /// has a limit: [`timeout`](Self#structfield.timeout) or, if that is not set,
+    /// [`socket_timeout`](Self#structfield.socket_timeout) (CSOT, "Background Connection Pooling"). Neither limits the
+    /// opening of a connection for a check-out, which departs from CSOT, "Server Selection": the connection serves the
+    /// pool rather than one operation, so it is opened even if the operation runs out of time. There is one exception:
+    /// if `connect_timeout` is zero and `timeout` is not set, `socket_timeout` also limits each command there. The
+    /// [guide](crate::guide::time_limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
@@ -89,7 +90,7 @@ pub struct Options {
     ///
     /// If it is not set, the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and
     /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit. Without any of the
-    /// three, a command waits for a hanging server for as long as the network keeps the connection open.
+    /// three, a command waits for an unresponsive server for as long as the network keeps the connection open.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
     /// the check-out. On a checked-out connection, the operation is only the command.
@@ -97,27 +98,27 @@ pub struct Options {
     /// [`Command::timeout`](crate::Command::timeout) sets the limit of one command.
     pub timeout: Option<Duration>,
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
-    /// closed. Default 3 seconds; zero closes it at once. Not part of connection strings.
+    /// closed. Default 3 seconds; zero closes it at once. Not available in connection strings.
     ///
-    /// The connection counts as in use in the meantime, but no check-out waits for the drain: the pool closes the
-    /// connection if a check-out needs its permit. If the command turns out to have opened a cursor, the cursor is
-    /// closed on the server. If the command belongs to a [`Session`](crate::client::Session), the client stays alive
-    /// until the drain ends.
+    /// During the drain, the connection counts as in use, but no check-out waits for it: the pool closes the connection
+    /// if a check-out needs its permit. If the command turns out to have opened a cursor, the cursor is closed on the
+    /// server. If the command belongs to a [`Session`](crate::client::Session), the client stays alive until the drain
+    /// finishes.
     pub drain_timeout: Duration,
     /// How many bytes of a reply, or of the rest of a request, a connection may transfer while it is drained. A
     /// connection with more bytes left is closed instead. Default 4 MiB, about as much work as a new connection. Not
-    /// part of connection strings.
+    /// available in connection strings.
     ///
     /// Draining a reply of more than 64 KiB takes 64 KiB of memory, or up to 1 MiB if the reply may name a cursor that
     /// must be closed.
     pub drain_limit: u64,
     /// The longest time that a command keeps its thread awake while it waits for its reply. At most 10 milliseconds.
-    /// Default zero, which means not at all. Not part of connection strings.
+    /// Default zero, which means not at all. Not available in connection strings.
     ///
     /// It suits threads that have little else to do, and servers that answer within a few tens of microseconds. Falling
-    /// asleep and waking up costs a thread 10 to 20 µs, which delays the reply. 50 µs is a good limit. Other tasks run
-    /// in the meantime. If its replies take longer than the limit, a connection stops polling, except for one command
-    /// in 256. All futures that contain the command are polled repeatedly during the wait.
+    /// asleep and waking up costs a thread 10 to 20 µs, which delays the reply. 50 µs is a good limit. Meanwhile, other
+    /// tasks run. If its replies take longer than the limit, a connection stops polling, except for one command in 256.
+    /// All futures that contain the command are polled repeatedly during the wait.
     ///
     /// In a runtime with several idle threads, another thread may notice the reply first, so there is less to gain.
     pub busy_poll: Duration,
@@ -138,7 +139,7 @@ pub struct Options {
     /// `readPreference`, `readPreferenceTags`, `maxStalenessSeconds`. Only a [`Client`](crate::Client) uses them.
     pub read_preference: ReadPreference,
     /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may have more levels.
-    /// Only a [`Client`](crate::Client) uses it. Default the server's choice.
+    /// Only a [`Client`](crate::Client) uses it. By default, the server chooses.
     pub read_concern: Option<String>,
     /// `w`, `journal`, `wTimeoutMS`. Only a [`Client`](crate::Client) uses them.
     pub write_concern: WriteConcern,
@@ -151,8 +152,8 @@ pub struct Options {
     /// `maxAdaptiveRetries`: how many times the client retries an operation that an overloaded server refused (client
     /// backpressure specification). Only a [`Client`](crate::Client) uses it. Default 2.
     pub max_adaptive_retries: u32,
-    /// `enableOverloadRetargeting`: whether such a retry prefers another server. Only a [`Client`](crate::Client) uses
-    /// it. Default `false`.
+    /// `enableOverloadRetargeting`: whether a retry after an overload prefers another server. Only a
+    /// [`Client`](crate::Client) uses it. Default `false`.
     pub enable_overload_retargeting: bool,
     /// `heartbeatFrequencyMS`: the time between two checks of a server by its monitor, at least 500 milliseconds. Only
     /// a [`Client`](crate::Client) uses it. Default not set, which means 10 seconds. For a
@@ -165,7 +166,7 @@ pub struct Options {
     /// `serverSelectionTimeoutMS`: how long to wait for a suitable server, never zero. Only a [`Client`](crate::Client)
     /// uses it. Default 30 seconds.
     pub server_selection_timeout: Duration,
-    /// `serverSelectionTryOnce`: whether a client on a single thread looks for a suitable server only once. Only a
+    /// `serverSelectionTryOnce`: whether a single-threaded client looks for a suitable server only once. Only a
     /// [`single::Client`](crate::single::Client) uses it. Default `true`.
     pub server_selection_try_once: bool,
     /// `serverMonitoringMode`: how a monitor learns of changes. Only a [`Client`](crate::Client) uses it. Default
@@ -187,7 +188,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if an address is malformed. The error says what an address must be.
+    /// [`InvalidOption`] if an address is malformed. The error states which forms are allowed.
     pub fn new<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidOption> {
         let mut options = Self::nowhere();
         for host in hosts {
@@ -196,8 +197,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Creates the options of the deployment whose servers are listed in the DNS under this name, as in
-    /// `mongodb+srv://`.
+    /// Creates the options of the deployment whose servers are listed in DNS under this name, as in `mongodb+srv://`.
     ///
     /// TLS is on, and all other options have their defaults. [Resolve](Self::resolve) the options before use.
     ///
@@ -208,8 +208,8 @@ impl Options {
         Ok(Self { srv: Some(SrvName::parse(name)?), tls: Some(TlsOptions::default()), ..Self::nowhere() })
     }
 
-    /// Returns the options for a client without monitors. If the heartbeat frequency is not set, it gets the default
-    /// for scans (Server Monitoring, "heartbeatFrequencyMS").
+    /// Returns the options for a client without monitors. If the heartbeat frequency is not set, it is set to the
+    /// default for scans (Server Monitoring, "heartbeatFrequencyMS").
     pub(crate) fn without_monitors(mut self) -> Self {
         self.heartbeat_frequency.get_or_insert(HEARTBEAT_OF_SCANS);
         self

@@ -5,8 +5,8 @@
 //!
 //! Options from code and from connection strings pass the same validation. An invalid value is an [`InvalidOption`],
 //! which names the option, the value and what is allowed. Where the specification requires it, an invalid value in a
-//! connection string is ignored with a [`UriWarning`] instead. A password is a [`Secret`], which prints as stars and is
-//! wiped from memory when it is dropped.
+//! connection string is ignored with a [`UriWarning`] instead. A password is a [`Secret`], which prints as asterisks
+//! and is wiped from memory when it is dropped.
 
 mod address;
 #[cfg(feature = "aws")]

@@ -59,10 +59,10 @@ pub struct OidcContext {
     pub version: u32,
     /// The credential's user.
     pub username: Option<String>,
-    /// The identity provider that the server names. Only human callbacks get it.
+    /// The identity provider that the server names. Only human callbacks receive it.
     pub idp_info: Option<IdpInfo>,
-    /// The refresh token of the last [`OidcToken`], if the server no longer accepts its access token. Only human callbacks
-    /// get it.
+    /// The refresh token from the last [`OidcToken`], if the server no longer accepts its access token. Only human
+    /// callbacks receive it.
     pub refresh_token: Option<Secret>,
 }
 
@@ -74,7 +74,7 @@ pub struct IdpInfo {
     pub issuer: String,
     /// The identifier of this client, for providers that people log in to.
     pub client_id: Option<String>,
-    /// Additional scopes to ask for.
+    /// Additional scopes to request.
     pub request_scopes: Vec<String>,
 }
 
@@ -95,7 +95,7 @@ pub struct OidcToken {
     pub access_token: Secret,
     /// How long the token is valid. wharf does not use it yet, and keeps a token until the server refuses it.
     pub expires_in: Option<Duration>,
-    /// The token that is passed to the callback when a new access token is needed. Only human callbacks get it.
+    /// The token that is passed to the callback when a new access token is needed. Only human callbacks receive it.
     pub refresh_token: Option<Secret>,
 }
 
@@ -195,13 +195,13 @@ impl Credential {
         }
     }
 
-    /// Returns whether [`oidc_callback`](Self::oidc_callback) was set.
+    /// Returns whether [`oidc_callback`](Self::oidc_callback) has been set.
     #[must_use]
     pub fn has_oidc_callback(&self) -> bool {
         self.oidc.callback.is_some()
     }
 
-    /// Returns whether [`oidc_human_callback`](Self::oidc_human_callback) was set.
+    /// Returns whether [`oidc_human_callback`](Self::oidc_human_callback) has been set.
     #[must_use]
     pub fn has_oidc_human_callback(&self) -> bool {
         self.oidc.human_callback.is_some()
@@ -209,7 +209,7 @@ impl Credential {
 }
 
 impl OidcOptions {
-    /// Refuses options that contradict each other. `environment` is the value of the `ENVIRONMENT` property.
+    /// Refuses options that conflict. `environment` is the value of the `ENVIRONMENT` property.
     ///
     /// Returns whether there is a callback. If there is, no environment may be set.
     pub fn validate(&self, environment: Option<&str>) -> Result<bool, InvalidOption> {

@@ -40,8 +40,8 @@ pub struct ReadPreference {
     /// `maxStalenessSeconds`: how far a secondary may lag, at least 90 seconds. By default there is no limit.
     pub max_staleness: Option<Duration>,
     /// `hedge` (deprecated): whether a mongos of MongoDB 4.4 or later may send a read to a second server as well, and
-    /// take the faster reply. By default, mongos may do so for `nearest` only. Not part of connection strings, and not
-    /// allowed for `primary`.
+    /// take the faster reply. By default, mongos may do so only for `nearest`. Not available in connection strings, and
+    /// not allowed for `primary`.
     pub hedge: Option<bool>,
 }
 
@@ -88,7 +88,7 @@ impl ReadPreference {
         Self { mode, tag_sets: Vec::new(), max_staleness: None, hedge: None }
     }
 
-    /// Returns whether this is the default: the primary only.
+    /// Returns whether this is the default: only the primary.
     pub(crate) fn is_default(&self) -> bool {
         let Self { mode, tag_sets, max_staleness, hedge } = self;
         *mode == ReadPreferenceMode::Primary && tag_sets.is_empty() && max_staleness.is_none() && hedge.is_none()

@@ -44,7 +44,7 @@ impl Options {
         } = self;
         let is_same = [
             ("srv", *srv == by.srv),
-            // The DNS may list different servers under the SRV name by now.
+            // DNS may list different servers under the SRV name by now.
             ("hosts", srv.is_some() || *hosts == by.hosts),
             ("appName", *app_name == by.app_name),
             ("driverInfo", *driver_info == by.driver_info),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// A password or another secret. It prints as stars, and its memory is wiped when it is dropped.
+/// A password or another secret. It prints as asterisks, and its memory is wiped when it is dropped.
 ///
 /// ```
 /// use wharf::Secret;
@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Keeps `text` as a secret.
+    /// Wraps `text` as a secret.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(Zeroizing::new(text.into()))

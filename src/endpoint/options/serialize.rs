@@ -31,7 +31,7 @@ impl Written {
         self.put(name, rounded_up(time));
     }
 
-    /// Writes a time limit, for which 0 means no limit. A limit that is too long to be read again is written as no
+    /// Writes a time limit, for which 0 means no limit. A limit that is too long to be read back is written as no
     /// limit.
     fn put_limit(&mut self, name: &'static str, limit: impl Into<Option<Duration>>, longest: u64) {
         let limit = limit.into().map(rounded_up);
@@ -52,8 +52,8 @@ impl Written {
 ///
 /// A TLS option is left out if another option makes it irrelevant and a map may not contain both.
 ///
-/// Passwords, the values of `authMechanismProperties`, the user of `MONGODB-AWS`, and keys and certificates from memory are
-/// left out.
+/// Passwords, the values of `authMechanismProperties`, the user of `MONGODB-AWS`, and keys and certificates supplied in
+/// memory are left out.
 impl Serialize for Options {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self {
@@ -90,7 +90,7 @@ impl Serialize for Options {
             server_selection_timeout,
             server_selection_try_once,
             server_monitoring_mode,
-            // Not options.
+            // These are not options.
             warnings: _,
             is_strict: _,
         } = self;
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(written["zlibCompressionLevel"], 6);
     }
 
-    /// Writes the options, and reads them again.
+    /// Writes the options, and reads them back.
     fn read_again(options: &Options) -> Options {
         let written = serde_json::to_value(options).unwrap();
         serde_json::from_value(written.clone()).unwrap_or_else(|error| panic!("{error}: {written}"))

@@ -43,7 +43,7 @@ pub struct SrvName {
     /// `internal`, `invalid`, `local`, `localhost`, `mail` or `test`. A public suffix such as `co.uk`, under which
     /// anyone may register names, is refused.
     ///
-    /// The option comes from DRIVERS-3329, a change by the official drivers to "Initial DNS Seedlist Discovery". The
+    /// The option comes from DRIVERS-3329, the official drivers' change to "Initial DNS Seedlist Discovery". The
     /// specifications of 2026-08-13, which wharf follows, do not include it yet.
     ///
     /// This option weakens the protection against forged answers. Set it to the narrowest domain that contains the
@@ -120,8 +120,8 @@ impl SrvName {
     }
 }
 
-/// Returns a name in the form that the DNS uses: in lower case, with non-ASCII labels in Punycode (IDNA). Returns
-/// `None` if the name has no such form.
+/// Returns a name in the form that DNS uses: in lower case, with non-ASCII labels in Punycode (IDNA). Returns `None` if
+/// the name has no such form.
 fn ascii(name: &str) -> Option<String> {
     // The rules for internationalized names would refuse some ASCII names that are in use.
     if name.is_ascii() {
@@ -133,7 +133,7 @@ fn ascii(name: &str) -> Option<String> {
     Some(name.to_lowercase())
 }
 
-/// Reads a `srvAllowedHostsSuffix`. The order of the steps is taken from DRIVERS-3329, the official drivers' change.
+/// Reads a `srvAllowedHostsSuffix`. The order of the steps follows DRIVERS-3329.
 fn read_suffix(suffix: &str) -> Result<String, InvalidOption> {
     let refuse = |must| InvalidOption::new("srvAllowedHostsSuffix", must, format!("{suffix:?}"));
     let domain = ascii(suffix.trim_matches('.')).filter(|domain| SrvName::is_name(domain));
@@ -228,8 +228,8 @@ mod tests {
     #[cfg(feature = "srv")]
     #[test]
     fn public_suffix_is_refused() {
-        // Among these are the cases of the prose tests of MongoDB's Public Suffix List specification that have at least
-        // two labels.
+        // These include the cases with at least two labels from the prose tests of MongoDB's Public Suffix List
+        // specification.
         let open = ["com.ac", "b.ck", "abc.nom.br", "xn--55qx5d.cn", "公司.cn", "co.uk", "github.io"];
         for domain in open {
             let error = read_suffix(domain).unwrap_err();

@@ -23,8 +23,8 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] for the first warning, or as for [`parse`](Self::parse). Its message never repeats text that
-    /// may be part of a password.
+    /// [`InvalidOption`] for the first warning, or for the same reasons as [`parse`](Self::parse). Its message never
+    /// repeats text that may be part of a password.
     pub fn parse_strict(uri: &str) -> Result<Self, InvalidOption> {
         let options = Self { is_strict: true, ..Self::parse(uri)? };
         options.refuse_warnings()?;

@@ -25,7 +25,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// ```
 ///
 /// `TlsOptions::default()` trusts the system's certificate authorities. It checks the server's certificate: the chain
-/// to an authority, the validity period, and that the subject's alternative names contain the server's name or IP
+/// to an authority, the validity period, and that the subject alternative names contain the server's name or IP
 /// address.
 ///
 /// The files are read when an endpoint is built, so a change to them takes effect only with a new endpoint, or after
@@ -35,11 +35,11 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// # Self-signed servers
 ///
-/// To accept a self-signed certificate of a server, put that certificate in the CA file, or give it to
-/// [`ca_pem`](Self::ca_pem) or [`ca_der`](Self::ca_der). It may be marked as an authority (`CA:TRUE`, as `openssl req
-/// -x509` writes it). Its name, its validity period and its purpose (key usage and extended key usage) are checked as
-/// for other certificates. An authority's certificate that is not self-signed is never accepted as a server's
-/// certificate.
+/// To accept a server's self-signed certificate, put that certificate in the CA file, or give it to
+/// [`ca_pem`](Self::ca_pem) or [`ca_der`](Self::ca_der). It may be marked as an authority (`CA:TRUE`, as
+/// `openssl req -x509` writes it). Its name, its validity period and its purpose (key usage and extended key usage) are
+/// checked as for other certificates. An authority's certificate that is not self-signed is never accepted as a
+/// server's certificate.
 ///
 /// # From memory
 ///
@@ -57,7 +57,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// # Your own cryptography
 ///
 /// wharf uses rustls with *ring*. [`crypto_provider`](Self::crypto_provider) takes another provider, such as AWS-LC in
-/// FIPS mode, and [`client_config`](Self::client_config) takes a complete configuration of rustls.
+/// FIPS mode, and [`client_config`](Self::client_config) takes a complete rustls configuration.
 /// [`min_version`](Self#structfield.min_version) refuses TLS 1.2.
 ///
 /// ```
@@ -75,7 +75,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// # Revocation
 ///
 /// wharf asks servers to staple an OCSP response to the handshake. The response says whether the server's certificate
-/// was revoked (OCSP Support specification; RFC 6960). wharf verifies three things about the response:
+/// has been revoked (OCSP Support specification; RFC 6960). wharf verifies three things about the response:
 ///
 /// - It is signed by the certificate's issuer, or by a responder that the issuer certified for this purpose.
 /// - It is about this certificate.
@@ -91,11 +91,11 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// | nothing | asks the responders that the certificate names |
 ///
 /// If the server staples no response, or staples a response that says "unknown", wharf asks up to four responders at
-/// once, in plain HTTP. The first valid response that says "good" or "revoked" decides, and is kept until it expires.
-/// Responders get five seconds, and at most half of the time that `connectTimeoutMS` leaves. If no responder answers in
+/// once, over plain HTTP. The first valid response that says "good" or "revoked" decides, and is kept until it expires.
+/// Responders have five seconds, and at most half the time that `connectTimeoutMS` leaves. If no responder answers in
 /// that time, wharf connects, and does not query a responder again for a minute. wharf queries no responder if the
-/// `ocsp` feature is off, or if [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check) is set.
-/// Nor does it if connections go through a proxy, because the request would bypass the proxy.
+/// `ocsp` feature is off, if [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check) is set, or
+/// if connections go through a proxy, which the request would bypass.
 ///
 /// The check has limits:
 ///
@@ -123,8 +123,8 @@ pub struct TlsOptions {
     /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted. An encrypted
     /// key needs the `cert-key-password` feature.
     pub certificate_key_file_password: Option<Secret>,
-    /// `tlsAllowInvalidCertificates`: whether to accept any certificate, even if it was revoked. If so, an attacker in the
-    /// network can read and change everything. Default `false`.
+    /// `tlsAllowInvalidCertificates`: whether to accept any certificate, even if it has been revoked. If so, an
+    /// attacker on the network can read and change everything. Default `false`.
     pub allow_invalid_certificates: bool,
     /// `tlsAllowInvalidHostnames`: whether to accept a certificate with a different name. The chain to an authority is
     /// still checked. TLS over a Unix domain socket needs this option, unless all checks are off. Default `false`.
@@ -136,7 +136,7 @@ pub struct TlsOptions {
     /// `tlsDisableCertificateRevocationCheck`: whether to skip the revocation check, whatever the server staples (see
     /// [Revocation](Self#revocation)). Default `false`.
     pub disable_certificate_revocation_check: bool,
-    /// The oldest version of TLS to accept. Default TLS 1.2. Not part of connection strings.
+    /// The oldest version of TLS to accept. Default TLS 1.2. Not available in connection strings.
     pub min_version: TlsVersion,
     pub(crate) ca: Option<CaCertificates>,
     pub(crate) certificate_key: Option<ClientCertificate>,
@@ -189,15 +189,15 @@ impl TlsOptions {
     /// [`certificate_key_file`](Self#structfield.certificate_key_file). They replace that file. An encrypted key needs
     /// its [password](Self#structfield.certificate_key_file_password).
     ///
-    /// wharf wipes its copy when it drops it. The caller must wipe its own copy.
+    /// wharf wipes its copy on drop. The caller must wipe its own copy.
     pub fn certificate_key_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificate_key = Some(ClientCertificate::Pem(Zeroizing::new(pem.into())));
         self.certificate_key_file = None;
         self
     }
 
-    /// Like [`certificate_key_pem`](Self::certificate_key_pem), in DER. `chain` begins with the client's certificate; the
-    /// intermediate certificates follow. The key is in PKCS#8, PKCS#1 or SEC1, not encrypted.
+    /// Like [`certificate_key_pem`](Self::certificate_key_pem), in DER. `chain` begins with the client's certificate;
+    /// the intermediate certificates follow. The key is in unencrypted PKCS#8, PKCS#1 or SEC1.
     pub fn certificate_key_der<C: Into<Vec<u8>>>(
         mut self,
         chain: impl IntoIterator<Item = C>,
@@ -259,7 +259,7 @@ impl TlsOptions {
     /// Sets the complete rustls configuration, for needs that no other option covers: your own verifier, a hardware
     /// key, a list of cipher suites.
     ///
-    /// The configuration alone applies. wharf adds only the server's name, which is the host in
+    /// Only this configuration applies. wharf adds only the server's name, which is the host in
     /// [`Options`](super::Options). Only the configuration's verifier checks certificates and stapled OCSP responses,
     /// and the system's authorities are not read. An endpoint is refused if any other option here is set, so that no
     /// option is ignored. It is also refused for a Unix domain socket, because certificates contain no paths.
@@ -282,14 +282,14 @@ impl TlsOptions {
         self
     }
 
-    /// Returns whether certificate authorities were set from memory, by [`ca_pem`](Self::ca_pem) or
+    /// Returns whether certificate authorities have been set from memory, by [`ca_pem`](Self::ca_pem) or
     /// [`ca_der`](Self::ca_der).
     #[must_use]
     pub fn has_ca_in_memory(&self) -> bool {
         self.ca.is_some()
     }
 
-    /// Returns whether a client's certificate and its key were set from memory, by
+    /// Returns whether a client's certificate and its key have been set from memory, by
     /// [`certificate_key_pem`](Self::certificate_key_pem) or [`certificate_key_der`](Self::certificate_key_der).
     #[must_use]
     pub fn has_certificate_key_in_memory(&self) -> bool {
@@ -346,8 +346,8 @@ impl TlsOptions {
         }
     }
 
-    /// `tlsInsecure`: sets all four options that relax a check, which are the two `allow_invalid_…` and the two
-    /// `disable_…`.
+    /// `tlsInsecure`: sets all four options that relax a check (the two `allow_invalid_…` options and the two
+    /// `disable_…` options).
     pub fn insecure(mut self, insecure: bool) -> Self {
         self.allow_invalid_certificates = insecure;
         self.allow_invalid_hostnames = insecure;

@@ -17,14 +17,13 @@ const MAX_APP_NAME: usize = 128;
 /// (Server Discovery and Monitoring specification).
 pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// The longest [`Options::busy_poll`]. A longer poll would only waste the time of a core.
+/// The longest [`Options::busy_poll`]. A longer poll would only waste CPU time.
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
 impl Options {
     /// Checks that the options are valid, each on its own and all of them together.
     ///
-    /// Valid options may still be refused when they are [resolved](Options::resolve), because of the answers from the
-    /// DNS.
+    /// Valid options may still be refused when they are [resolved](Options::resolve), because of what DNS returns.
     ///
     /// # Errors
     ///
@@ -94,7 +93,7 @@ impl Options {
 
     /// Refuses a credential whose proof is the client's certificate, if connections would not present a certificate.
     ///
-    /// Parsing does not check this, because the specification's cases require the parsing to succeed.
+    /// Parsing does not check this, because the specification's test cases require parsing to succeed.
     pub(crate) fn check_certificate(&self) -> Result<(), InvalidOption> {
         let Some(Credential { mechanism: Some(Mechanism::MongoDbX509), .. }) = &self.credential else { return Ok(()) };
         let name = Mechanism::MongoDbX509.name();

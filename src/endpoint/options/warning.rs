@@ -46,7 +46,7 @@ pub enum UriWarning {
         option: &'static str,
         /// The new name.
         replacement: &'static str,
-        /// Whether the option is ignored, because the new name is given too.
+        /// Whether the option is ignored because the new name is also given.
         ignored: bool,
     },
     /// An old word for `true` or `false`.

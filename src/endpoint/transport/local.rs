@@ -2,11 +2,11 @@
 
 use std::io;
 
-/// Returns the reason why this process or machine cannot connect: an exhausted limit, or an address that is unreachable
-/// from here. Returns `None` if the error may come from the network or the server.
+/// Returns why this process or machine cannot connect: an exhausted limit, or an address that is unreachable from here.
+/// Returns `None` if the error may come from the network or the server.
 ///
-/// An overloaded server cannot cause these errors, so they do not get the labels of an overloaded server (CMAP,
-/// "Backpressure-enabled").
+/// An overloaded server cannot cause these errors, so they do not carry the labels that mark a server as overloaded
+/// (CMAP, "Backpressure-enabled").
 pub(super) fn obstacle(error: &io::Error) -> Option<&'static str> {
     #[cfg(unix)]
     return match error.raw_os_error()? {

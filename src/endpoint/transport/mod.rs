@@ -4,8 +4,8 @@
 //! to one of its servers, and each stream is a [`Transport`].
 //!
 //! Dropping a stream closes it, at any time and anywhere: no runtime is needed, and nothing is sent. A TLS stream is
-//! therefore closed without `close_notify`, which would tell the peer that no bytes are missing. It is not needed here,
-//! because a message of the wire protocol states its length.
+//! therefore closed without `close_notify`, which would tell the peer that no bytes are missing. That is not needed
+//! here, because every wire protocol message states its length.
 
 use std::io;
 use std::net::SocketAddr;
@@ -93,9 +93,9 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// Network errors and timeouts have the labels of an overloaded server. Failures that overload cannot cause do not
-    /// have these labels: a name that does not resolve, a limit of this machine, any failure on the way through a
-    /// proxy, and any error of TLS itself.
+    /// Network errors and timeouts carry the labels that mark a server as overloaded. Failures that overload cannot
+    /// cause do not carry them: a name that does not resolve, a limit of this machine, any failure in connecting
+    /// through a proxy, and any error of TLS itself.
     ///
     /// # Cancel safety
     ///
@@ -219,8 +219,7 @@ pub(super) struct Transport {
     peer: Option<SocketAddr>,
 }
 
-/// An enum rather than a trait object, so that reads and writes of plain sockets cost no more than without TLS: a match
-/// and a call.
+/// An enum rather than a trait object, so that a read or write on a plain socket costs no more than a match and a call.
 #[derive(Debug)]
 enum Stream {
     Plain(Socket),
@@ -233,13 +232,13 @@ impl Transport {
         matches!(self.stream, Stream::Tls(_))
     }
 
-    /// Returns the address of this end, or `None` if the stream is a Unix domain socket.
+    /// Returns the local address, or `None` if the stream is a Unix domain socket.
     pub fn local(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// Returns the address of the other end, or `None` if the stream is a Unix domain socket. The other end is the
-    /// proxy, if there is one.
+    /// Returns the peer's address, or `None` if the stream is a Unix domain socket. The peer is the proxy, if there is
+    /// one.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }

@@ -106,7 +106,7 @@ where
     }
 }
 
-/// Removes the first attempt that has ended, and returns its address and outcome.
+/// Removes the first attempt that has finished, and returns its address and outcome.
 fn poll_ended<T, F>(running: &mut Vec<Attempt<F>>, cx: &mut Context<'_>) -> Poll<(SocketAddr, io::Result<T>)>
 where
     F: Future<Output = io::Result<T>>,
@@ -123,7 +123,7 @@ where
 #[derive(Error)]
 #[non_exhaustive]
 pub struct ConnectError {
-    /// Every address with its failure, in the order in which the attempts ended. Never empty.
+    /// Every address with its failure, in the order in which the attempts failed. Never empty.
     pub attempts: Vec<ConnectAttempt>,
     /// The time limit, if it ended the attempts in progress.
     #[source]

@@ -18,8 +18,8 @@ use crate::endpoint::options::InvalidOption;
 /// How long a connection may be silent before the operating system probes its peer, and how long it waits for an answer
 /// before the next probe.
 ///
-/// Firewalls and load balancers forget a connection after a few minutes of silence. With the default interval of Linux,
-/// it would take eleven more minutes to detect a dead peer.
+/// Firewalls and load balancers forget a connection after a few minutes of silence. With Linux's default interval, it
+/// would take eleven more minutes to detect a dead peer.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -69,7 +69,7 @@ impl Socket {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns the addresses of this end and of the other end. A Unix domain socket has none.
+    /// Returns the local address and the peer's address. A Unix domain socket has neither.
     pub fn addresses(&self) -> io::Result<(Option<SocketAddr>, Option<SocketAddr>)> {
         match self {
             Self::Tcp(stream) => Ok((Some(stream.local_addr()?), Some(stream.peer_addr()?))),
@@ -102,8 +102,8 @@ impl Socket {
 
     /// Drops the socket in a forked child without any effect on the parent's socket.
     ///
-    /// An ordinary drop would remove the socket from tokio's epoll instance, which parent and child share. The parent
-    /// would then never be notified about its own socket again. Closing only the child's descriptor leaves the
+    /// An ordinary drop would remove the socket from tokio's epoll instance, which the parent and the child share. The
+    /// parent would then never be notified about its own socket again. Closing only the child's descriptor leaves the
     /// registration intact, because the registration belongs to the socket, which the parent keeps open. The memory of
     /// the registration is leaked.
     #[cfg(unix)]

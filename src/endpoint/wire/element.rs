@@ -91,7 +91,7 @@ fn end_of_name(named: &[u8]) -> Option<usize> {
     while let Some(&eight) = named.get(at..)?.first_chunk() {
         let word = u64::from_le_bytes(eight);
         // The highest bit of a byte is set in `ends` if the byte ends the search: subtracting one from a zero byte sets
-        // the bit, and a byte that is not ASCII already has it. The borrow may set the bit of a later byte too, but
+        // the bit, and a byte that is not ASCII already has it. The borrow may also set the bit of a later byte, but
         // never of an earlier byte.
         let ends = (word.wrapping_sub(LOWEST) | word) & HIGHEST;
         if ends != 0 {
@@ -199,7 +199,7 @@ mod tests {
             prop_assert_eq!(end_of_name(&bytes), bytes.iter().position(|&byte| byte == 0 || !byte.is_ascii()));
         }
 
-        /// Even in invalid bytes, the search finds only what `get` finds too.
+        /// Even in invalid bytes, the search finds only elements that `get` also finds.
         #[test]
         fn found_element_is_what_a_strict_search_finds(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),

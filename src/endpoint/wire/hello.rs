@@ -20,7 +20,7 @@ pub const MIN_WIRE_VERSION: i32 = 8;
 /// The newest wire version that wharf supports: MongoDB 8.0's.
 pub const MAX_WIRE_VERSION: i32 = 25;
 
-/// The field of hello, and of its reply, that carries the first message of an authentication.
+/// The field of hello, and of its reply, that carries the first authentication message.
 const SPECULATIVE_AUTHENTICATE: &str = "speculativeAuthenticate";
 
 /// The contents of a client's first command. Debug output omits the speculative command, which may contain a token.
@@ -37,7 +37,7 @@ pub struct Request<'a> {
     pub compressors: &'a [Compressor],
     /// `saslSupportedMechs`: `database.username` of the user whose mechanism must be negotiated.
     pub supported_mechanisms_of: Option<&'a str>,
-    /// `speculativeAuthenticate`: the first command of an authentication, with its database in `db`.
+    /// `speculativeAuthenticate`: the first authentication command, with its database in `db`.
     pub speculative_authenticate: Option<&'a RawDocument>,
 }
 
@@ -131,8 +131,8 @@ pub struct HelloReply {
     pub service_id: Option<ServiceId>,
     /// `compression`: the names of the offered compressors that the server also supports.
     pub compressors: Vec<String>,
-    /// `saslSupportedMechs`: the mechanisms of the user in the request, known or not; `None` if the user does not exist, or
-    /// if the request named none.
+    /// `saslSupportedMechs`: the mechanisms of the user named in the request, including any that wharf does not know;
+    /// `None` if the user does not exist, or if the request named no user.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
     /// The whole reply. The reply of an established connection lacks `speculativeAuthenticate`, which was needed only
     /// to authenticate. The reply of a pool's connection has at most 16 KiB: some elements of a longer reply are left
@@ -188,7 +188,7 @@ impl HelloReply {
         Ok(Self {
             min_wire_version: version("minWireVersion")?,
             max_wire_version: version("maxWireVersion")?,
-            // The minimum leaves room for everything in a message besides the command's own content, so that the limit
+            // The minimum leaves room for everything in a message besides the command's own content, so the limit
             // cannot rule out every command.
             max_message_size: limit("maxMessageSizeBytes", DEFAULT_MAX_MESSAGE_SIZE, 1024, "1024 to 2147483647")?,
             max_document_size: limit("maxBsonObjectSize", 16 * 1024 * 1024, 1024, "1024 to 2147483647")?,
@@ -292,7 +292,7 @@ impl HelloReply {
 
 impl fmt::Debug for HelloReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Destructured, so that a new field causes a compile error until it is handled here.
+        // This is destructured so that a new field causes a compile error until it is handled here.
         let Self {
             min_wire_version,
             max_wire_version,
@@ -348,11 +348,11 @@ pub(crate) fn check_wire_versions(least: i32, most: i32, address: &str) -> Resul
     Ok(())
 }
 
-/// The maximum length of a hello's document on an idle connection, in bytes. The document of a large replica set is
-/// about 5 KiB long.
+/// The maximum length, in bytes, of the hello document that an idle connection keeps. The document of a large replica
+/// set is about 5 KiB long.
 const KEPT_DOCUMENT: usize = 16 * 1024;
 
-/// The maximum length of an element, in bytes, that is considered short. Short elements are kept before long ones.
+/// The maximum length, in bytes, of an element that is considered short. Short elements are kept before long ones.
 const KEPT_ELEMENT: usize = 256;
 
 /// The maximum number of compressor or mechanism names that are read, and the maximum length of each, in bytes. Servers

@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(error.option, "driverInfo");
         assert_eq!(error.problem, "must be short enough for metadata of at most 512 bytes");
         assert_eq!(metadata, full());
-        // A platform is truncated instead.
+        // An overlong platform is truncated instead.
         metadata.append(library("a", None, Some(&"x".repeat(400)))).unwrap();
         assert_eq!(metadata.to_document().as_bytes().len(), MAX_METADATA);
     }

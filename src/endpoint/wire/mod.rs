@@ -1,15 +1,15 @@
 //! MongoDB's wire protocol without any I/O: bytes in, bytes out.
 //!
-//! Everything here is a pure function of its arguments, so that it can be fuzzed, and shared by clients and test
-//! servers. Documents stay raw BSON: encoding copies their bytes after a header into a buffer that the caller reuses,
-//! and decoding borrows them from the buffer in which they were received.
+//! Everything here is a pure function of its arguments, so it can be fuzzed, and shared by clients and test servers.
+//! Documents stay raw BSON: encoding copies their bytes after a header into a buffer that the caller reuses, and
+//! decoding borrows them from the buffer in which they were received.
 //!
 //! - [`header`]: the sixteen bytes before every message, which include the operation. A module for an operation other
 //!   than `OP_MSG` would be a sibling of [`op_msg`] that starts from the same [`Header`].
 //! - [`op_msg`]: requests and replies (OP_MSG specification).
 //! - [`compressed`]: the envelope of a compressed message (OP_COMPRESSED specification).
 //! - [`reply`]: whether a command succeeded, according to its reply.
-//! - [`server_api`]: the fields of every command if a server API is declared.
+//! - [`server_api`]: the fields that every command carries if a server API is declared.
 //! - [`hello`] and [`metadata`]: the first command on every connection, and its reply (MongoDB Handshake
 //!   specification).
 //! - [`ocsp`]: responses about the revocation of the server's certificate, stapled to a TLS handshake (OCSP Support

@@ -11,7 +11,7 @@ use super::{WireError, element};
 use crate::pool::error::Labels;
 use crate::text::printable::Printable;
 
-/// A reply with `ok: 0`: the server refused the command, or executed it without success.
+/// A reply with `ok: 0`: the server refused the command, or failed to execute it.
 ///
 /// ```
 /// use wharf::OperationError;
@@ -49,7 +49,7 @@ impl ServerError {
         self.labels.has(label) || label_names(&self.reply).any(|given| given == label)
     }
 
-    /// Returns the change of the server's state that the error reports, if any. See [`StateChange::of_reply`].
+    /// Returns the change in the server's state that the error reports, if any. See [`StateChange::of_reply`].
     #[must_use]
     pub fn state_change(&self) -> Option<StateChange> {
         let of_concern = || self.write_concern_error.as_ref()?.state_change();
@@ -123,7 +123,7 @@ pub(crate) fn is_retryable_code(code: i32) -> bool {
     matches!(code, 6 | 7 | 89 | 91 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
 }
 
-/// A change of a server's state that an error reports (SDAM, "not writable primary and node is recovering").
+/// A change in a server's state that an error reports (SDAM, "not writable primary and node is recovering").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StateChange {
@@ -136,7 +136,7 @@ pub enum StateChange {
 }
 
 impl StateChange {
-    /// Returns the change of the server's state that a reply reports, in its error or in its `writeConcernError`. The
+    /// Returns the change in the server's state that a reply reports, in its error or in its `writeConcernError`. The
     /// reply may report success. Errors in `writeErrors` do not concern the server's state.
     #[must_use]
     pub fn of_reply(reply: &RawDocument) -> Option<Self> {
@@ -146,7 +146,7 @@ impl StateChange {
         }
     }
 
-    /// Returns the change of state that a code stands for. The message is considered only if the code is 0, which means
+    /// Returns the change of state that a code indicates. The message is considered only if the code is 0, which means
     /// that there is no code.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
@@ -177,12 +177,12 @@ pub fn has_max_time_expired(reply: &RawDocument) -> bool {
         || of_writes.any(|error| error.as_document().is_some_and(expired))
 }
 
-/// Returns the labels of an error that the specifications define.
+/// Returns the error labels that the specifications define.
 pub(crate) fn labels(reply: &RawDocument) -> Labels {
     label_names(reply).fold(Labels::NONE, |labels, name| labels.with(Labels::of([&*name])))
 }
 
-/// Returns the labels of an error that no specification defines.
+/// Returns the error labels that no specification defines.
 pub(crate) fn other_labels(reply: &RawDocument) -> impl Iterator<Item = String> {
     label_names(reply).filter(|name| Labels::of([&**name]) == Labels::NONE)
 }
@@ -240,7 +240,7 @@ impl fmt::Display for ServerError {
 
 impl StdError for ServerError {}
 
-/// The reason why a reply does not report success.
+/// Why a reply does not report success.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unsuccessful {
     /// The command failed.
@@ -283,7 +283,7 @@ fn is_true(value: &[u8]) -> bool {
 /// Like [`check`], but for a reply that does not begin with success.
 fn check_further(reply: &RawDocument) -> Result<(), Unsuccessful> {
     match element::find(reply, b"ok\0") {
-        // The form in which servers write it.
+        // Servers write `ok` as a double.
         Some((DOUBLE, value)) if is_true(value) => Ok(()),
         _ => check_strictly(reply),
     }

@@ -28,7 +28,7 @@ mod security_token_service;
 /// How long a service may take to answer each request.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The lifetime in seconds of the session with the metadata service of EC2. The session is used for only two requests.
+/// The lifetime, in seconds, of the session with the EC2 metadata service. The session is used for only two requests.
 const SESSION_SECONDS: &str = "30";
 
 /// Why there are no credentials. Contains no secrets.
@@ -188,7 +188,7 @@ impl Question<'_> {
     }
 }
 
-/// Requests credentials from the metadata service of EC2, version 2 ("EC2 endpoint").
+/// Requests credentials from version 2 of the EC2 metadata service ("EC2 endpoint").
 async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailable> {
     const ROLES: &str = "/latest/meta-data/iam/security-credentials/";
     let question =
@@ -232,7 +232,7 @@ async fn from_web_identity(
     let headers = [("accept", "application/json"), ("content-type", "application/x-www-form-urlencoded")];
     let body = question.ask(Method::POST, "/", &headers, web_identity_form(&name, role, &token)).await?;
     let mut value = question.read_json(&body)?;
-    // The service wraps the object that the specification shows.
+    // The service nests the object from the specification inside other objects.
     let wrapped = "/AssumeRoleWithWebIdentityResponse/AssumeRoleWithWebIdentityResult/Credentials";
     let path = if value.pointer(wrapped).is_some() { wrapped } else { "/Credentials" };
     match value.pointer_mut(path) {

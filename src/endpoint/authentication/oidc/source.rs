@@ -65,7 +65,7 @@ pub(super) enum Source {
     Test(CloudEnvironment),
     /// Azure's metadata service.
     Azure { cloud: CloudEnvironment, resource: String },
-    /// The metadata service of Google Cloud.
+    /// Google Cloud's metadata service.
     Gcp { cloud: CloudEnvironment, resource: String },
     /// The token of the Kubernetes service account.
     Kubernetes(CloudEnvironment),

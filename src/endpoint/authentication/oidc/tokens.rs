@@ -116,7 +116,7 @@ impl Tokens {
         let obtained =
             timeout(left, call(left)).await.map_err(exceeded)?.map_err(|error| match called.elapsed() < left {
                 true => NoToken::of_callback(error),
-                // The time is up, and the callback reports this with an error of its own.
+                // The time has run out, and the callback reports this with its own error.
                 false => NoToken::Timeout(limit),
             })?;
         let OidcToken { access_token, refresh_token, expires_in: _ } = obtained;
@@ -135,7 +135,7 @@ impl Tokens {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        // No invariant spans two of the fields, so a panic in between breaks nothing.
+        // No invariant spans two of the fields, so a panic at any point breaks nothing.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -164,8 +164,8 @@ impl Reader {
             draft = self.read(&uri)?;
         }
         self.refuses_values = true;
-        // `Serialize` also writes TLS options that are false, and these do not count as given. They do if `tlsInsecure`
-        // is given, because no other option may contradict it.
+        // `Serialize` also writes TLS options that are false. These do not count as given unless `tlsInsecure` is
+        // given, which no other option may contradict.
         let counts = |value: &Json| *value != false && *value != "false";
         let given = |option: &str, all: bool| {
             draft.given.contains(&option)
@@ -248,7 +248,7 @@ impl Reader {
         self.read_text(row, text, draft)
     }
 
-    /// Reads text, which is not percent-encoded.
+    /// Reads text that is not percent-encoded.
     fn read_text(&mut self, row: Row, text: String, draft: &mut Draft) -> Result<(), InvalidOption> {
         let shown = Zeroizing::new(text);
         let text = if row.is_raw { Zeroizing::new(shown.replace('%', "%25")) } else { shown.clone() };

@@ -94,8 +94,8 @@ impl Draft {
         })
     }
 
-    /// Sets the level of zlib. Without zlib, the level has no effect. The specification says not to warn about that
-    /// (OP_COMPRESSED, "zlibCompressionLevel").
+    /// Sets zlib's compression level. Without zlib, the level has no effect. The specification says not to warn about
+    /// that (OP_COMPRESSED, "zlibCompressionLevel").
     fn set_zlib_level(&mut self) {
         let Some(given) = self.zlib_level else { return };
         for compressor in &mut self.options.compressors {

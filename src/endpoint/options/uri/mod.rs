@@ -219,7 +219,7 @@ impl Reader {
     }
 
     /// Returns the error, without its value if the value may be part of a password. The check that returned the error
-    /// cannot know whether it may.
+    /// cannot tell.
     fn without_values(&self, error: InvalidOption) -> InvalidOption {
         match error.value {
             Some(_) if !self.shows_values => InvalidOption { value: Some(HIDDEN.to_owned()), ..error },

@@ -571,7 +571,7 @@ mod tests {
             _ => "mongodb://a/?",
         };
         let in_words = ["none", "not set", "negotiated", "by mechanism"];
-        // Without zlib, its level has no effect.
+        // Without zlib, the compression level has no effect.
         let is_built = |row: &Row| cfg!(feature = "zlib") || row.name != "zlibCompressionLevel";
         let is_value =
             |row: &Row| is_built(row) && !in_words.contains(&row.default) && !row.default.starts_with("the ");

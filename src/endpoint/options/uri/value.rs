@@ -44,7 +44,7 @@ impl Value<'_> {
         Ok(self.into_text())
     }
 
-    /// Reads a number, which consists of digits only.
+    /// Reads a number, which must consist only of digits.
     pub fn number<N: TryFrom<u64>>(&self, least: u64, most: u64) -> Result<N, Rejection> {
         let number = number(&self.text, least, most);
         number.and_then(|number| N::try_from(number).ok()).ok_or(Rejection::NotAllowed)
@@ -55,12 +55,12 @@ impl Value<'_> {
         self.millis_from(0, most)
     }
 
-    /// Reads a number of milliseconds, which is at least `least`.
+    /// Reads a number of milliseconds, which must be at least `least`.
     pub fn millis_from(&self, least: u64, most: u64) -> Result<Duration, Rejection> {
         self.number(least, most).map(Duration::from_millis)
     }
 
-    /// Reads the level of zlib.
+    /// Reads zlib's compression level.
     pub fn level(&self) -> Result<i32, Rejection> {
         match self.text.as_str() {
             "-1" => Ok(-1),

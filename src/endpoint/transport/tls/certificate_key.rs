@@ -91,7 +91,7 @@ impl CertificateKey<'_> {
     /// one.
     ///
     /// The input is wiped afterwards. *ring* does not wipe its own form of the key when it is dropped. A provider that
-    /// the application supplied gets a copy of the key, and is responsible for wiping it.
+    /// the application supplied receives a copy of the key, and is responsible for wiping it.
     pub fn into_resolver(self, provider: Option<&CryptoProvider>) -> Result<SingleCertAndKey, InvalidOption> {
         let refuse = |error: Error| self.origin.refuse(&error.to_string());
         let key = match provider {

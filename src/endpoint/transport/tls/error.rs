@@ -1,4 +1,4 @@
-//! TLS failures that the error of the TLS library alone would not explain.
+//! TLS failures that the TLS library's error alone would not explain.
 
 use std::fmt;
 use std::io;

@@ -1,6 +1,6 @@
 //! TLS, with rustls and *ring*.
 //!
-//! The cryptographic provider is set here or in the options. The default provider of the process is never used. An
+//! The cryptographic provider is set here or in the options. The process's default provider is never used. An
 //! application that also uses rustls therefore cannot change the provider by accident, and does not have to set it.
 //!
 //! # Revocation
@@ -15,7 +15,7 @@
 //!
 //! Revocation lists are not read (steps 5 and 6): the specification only says that a driver SHOULD read them. A resumed
 //! session relies on the chain and the stapled response of its first connection. But its responders are queried again,
-//! unless their answer is known: rustls keeps a session before the responders of its first connection have answered.
+//! unless their answer is known: rustls stores a session before the responders of its first connection have answered.
 
 use std::fmt;
 use std::io;
@@ -252,13 +252,13 @@ fn is_no_tls(error: &io::Error) -> bool {
     matches!(invalid, InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion)
 }
 
-/// Returns whether TLS itself failed rather than the network below it: a certificate that one end does not accept, an
+/// Returns whether TLS itself failed rather than the network below it: a certificate that one side does not accept, an
 /// alert, or bytes that are not TLS.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<Error>())
 }
 
-/// A TLS stream. Boxed, so that it neither enlarges plain streams nor makes connections costly to move.
+/// A TLS stream. It is boxed so that it neither enlarges plain streams nor makes connections costly to move.
 #[derive(Debug)]
 pub(super) struct TlsStream(pub(super) Box<client::TlsStream<Socket>>);
 
@@ -288,10 +288,10 @@ impl AsyncRead for TlsStream {
             true => Pin::new(&mut **stream).poll_flush(cx),
             false => Poll::Ready(Ok(())),
         };
-        // Data that can be read takes precedence over the error of the write.
+        // Data that can be read takes precedence over the write's error.
         match (Pin::new(&mut **stream).poll_read(cx, buffer), pushed) {
             (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
-            // An end without a `close_notify` is a normal end, because messages state their length.
+            // A stream may end without a `close_notify`, because messages state their length.
             (Poll::Ready(Err(error)), _) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             (read, _) => read,
         }

@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// In quadratic time, this would take minutes.
+    /// Parsing in quadratic time would take minutes.
     #[test]
     fn file_of_many_sections_is_parsed_in_linear_time() {
         const SECTION: &str = "-----BEGIN A-----\n-----END A-----\n";

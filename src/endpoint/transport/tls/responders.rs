@@ -1,5 +1,5 @@
-//! Asks the responders that a server's certificate names whether the certificate was revoked (OCSP Support specification,
-//! "Suggested OCSP Behavior", steps 4 and 7).
+//! Asks the responders named in a server's certificate whether the certificate has been revoked (OCSP Support
+//! specification, "Suggested OCSP Behavior", steps 4 and 7).
 //!
 //! A responder is asked only after the certificate's chain has been verified, and only if the certificate's state is
 //! still unknown: the server stapled no response, or a response that says "unknown". The client connects unless a valid
@@ -39,12 +39,13 @@ const MOST_KNOWN: usize = 1_024;
 /// The known states of certificates, from responders and from stapled responses.
 #[derive(Debug, Default)]
 pub(super) struct Responders {
-    /// Not behind a lock, because a forked child might find the lock held by a thread that exists only in the parent.
+    /// This is not behind a lock, because a forked child might find the lock held by a thread that exists only in the
+    /// parent.
     known: ArcSwap<HashMap<CertificateId, Conclusion>>,
 }
 
 impl Responders {
-    /// Remembers a conclusion, unless the known conclusion is valid for longer. Until a revocation expires, only
+    /// Remembers a conclusion, unless the one already known is valid for longer. Until a revocation expires, only
     /// another revocation can replace it, because a concurrent connection may merely have received no answer.
     pub fn learn(&self, id: &CertificateId, conclusion: Conclusion) {
         let now = UnixTime::now().as_secs();
@@ -63,8 +64,8 @@ impl Responders {
         });
     }
 
-    /// Returns whether a certificate was revoked, if that is known or if a responder answers. `left` is the time until
-    /// the connection must be open. Responders get at most half of it.
+    /// Returns whether a certificate has been revoked, if that is known or if a responder answers. `left` is the time
+    /// until the connection must be open. Responders get at most half of it.
     pub async fn is_revoked(&self, issued: &Issued<'_>, algorithms: &Algorithms, left: Option<Duration>) -> bool {
         let (id, now) = (issued.id(), UnixTime::now());
         let known = self.known.load().get(&id).copied().filter(|known| known.until > now.as_secs());

@@ -1,5 +1,5 @@
-//! Checks whether a server's certificate was revoked, with an OCSP response that the server stapled to its handshake,
-//! or with a responder's answer.
+//! Checks whether a server's certificate has been revoked, with an OCSP response that the server stapled to its
+//! handshake, or with a responder's answer.
 //!
 //! Implements RFC 6960, section 3.2, with the cryptography of rustls. The issuer's key comes from the verified chain.
 //! Signatures are checked with the same algorithms as the signatures of certificates. The certificate of a delegated
@@ -38,7 +38,7 @@ pub(super) struct Issued<'a> {
     issuer: TrustAnchor<'static>,
 }
 
-/// The content of a valid response about a certificate, if the responder knows it.
+/// What a valid response says about a certificate that the responder knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Conclusion {
     pub is_revoked: bool,
@@ -46,9 +46,9 @@ pub(super) struct Conclusion {
     pub until: u64,
 }
 
-/// Refuses a certificate that was revoked, whose stapled response is invalid, or that requires a response and has none.
-/// A responder that does not know the certificate is not a reason to refuse it. Returns the conclusion of the response,
-/// if there is one.
+/// Refuses a certificate that has been revoked, whose stapled response is invalid, or that requires a response and has
+/// none. A responder that does not know the certificate is not a reason to refuse it. Returns the conclusion of the
+/// response, if there is one.
 ///
 /// The certificate and its chain must already have been verified with the same arguments.
 pub(super) fn check<'c>(
@@ -193,13 +193,13 @@ fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, alg
     certificate.verify_for_usage(algorithms, &issuers, &[], now, usage, None, None).is_ok()
 }
 
-/// Wraps the error in an error of rustls, which does not display it readably. [`refused_in`] finds the original again.
+/// Wraps the error in a rustls error, which does not display it readably. [`refused_in`] recovers the original.
 fn refusal(error: OcspError) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
 }
 
-/// Returns why [`check`] refused a certificate, if that made the handshake fail. A revoked certificate is an error of
-/// rustls itself.
+/// Returns why [`check`] refused a certificate, if that made the handshake fail. For a revoked certificate, rustls has
+/// its own error.
 pub(super) fn refused_in(error: &io::Error) -> Option<&OcspError> {
     match error.get_ref()?.downcast_ref()? {
         Error::InvalidCertificate(CertificateError::Other(OtherError(source))) => source.downcast_ref(),

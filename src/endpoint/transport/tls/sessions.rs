@@ -8,11 +8,11 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::pool::runtime::PerProcess;
 
-/// The maximum number of servers whose sessions are kept. This is the default of rustls.
+/// The maximum number of servers whose sessions are kept. This is rustls's default.
 const MOST_SERVERS: usize = 256;
 
-/// The sessions of this process, in the store of rustls. The store has a lock, which a forked child might find held by
-/// a thread that exists only in the parent. The child therefore starts without sessions.
+/// The sessions of this process, in rustls's own store. The store has a lock, which a forked child might find held by a
+/// thread that exists only in the parent. The child therefore starts without sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(PerProcess<Store>);
 

@@ -30,8 +30,8 @@ use crate::pool::runtime::blocking;
 /// The system's certificate authorities. They are kept once they have been read, so a change takes effect only after a
 /// restart. If no authorities are found, nothing is kept.
 ///
-/// Several first connections may read them at the same time. If the others waited for one read, a process forked during
-/// that read would wait for a thread that it does not have.
+/// The first few connections may all read them at the same time. If they waited for a single read instead, a process
+/// forked during that read would wait for a thread that it does not have.
 static SYSTEM_AUTHORITIES: ArcSwapOption<RootCertStore> = ArcSwapOption::const_empty();
 
 /// Verifies servers' certificates as strictly as the options require.
@@ -42,7 +42,7 @@ static SYSTEM_AUTHORITIES: ArcSwapOption<RootCertStore> = ArcSwapOption::const_e
 pub(super) struct Verifier {
     check: Check,
     algorithms: WebPkiSupportedAlgorithms,
-    /// `None` if responders may not be asked.
+    /// `None` if responders must not be asked.
     #[cfg(feature = "ocsp")]
     responders: Option<Responders>,
 }
@@ -100,9 +100,9 @@ impl Verifier {
         Self { responders: None, ..self }
     }
 
-    /// Refuses a server's certificate if its responders say that it was revoked. `presented` holds the certificates
-    /// that the server sent in a successful handshake: its own, then intermediate ones. `left` is the time until the
-    /// connection must be open.
+    /// Refuses a server's certificate if its responders say that it has been revoked. `presented` holds the
+    /// certificates that the server sent in a successful handshake: its own, then intermediate ones. `left` is the time
+    /// until the connection must be open.
     #[cfg(feature = "ocsp")]
     pub async fn ask_responders(&self, presented: &[CertificateDer<'_>], left: Option<Duration>) -> Result<(), Error> {
         let (Some(responders), [certificate, intermediates @ ..]) = (&self.responders, presented) else {
@@ -165,7 +165,7 @@ impl Verifier {
         }
     }
 
-    /// Reads the system's certificate authorities on a blocking thread, if they are needed and not read yet.
+    /// Reads the system's certificate authorities on a blocking thread, if they are needed and have not been read yet.
     ///
     /// This must have succeeded once before the verifier is used.
     pub async fn load(&self) -> Result<(), TlsError> {
@@ -214,7 +214,7 @@ fn read_der(certificates: &[Vec<u8>]) -> Result<Authorities, InvalidOption> {
     collect(numbered, &|problem| refuse_memory("ca_der", problem))
 }
 
-/// Collects the certificates. `found` yields each of them with its place, which error messages name.
+/// Collects the certificates. `found` yields each certificate with its location, for error messages.
 fn collect(
     found: impl Iterator<Item = (String, Vec<u8>)>,
     refuse: &dyn Fn(String) -> InvalidOption,
@@ -359,7 +359,7 @@ mod tests {
 
     use super::*;
 
-    /// In a forked child, nothing polls the copy of a load that was in progress.
+    /// In a forked child, nothing polls the inherited copy of a load that was in progress.
     #[tokio::test]
     async fn load_does_not_wait_for_another_load() {
         let authorities = ArcSwapOption::empty();

@@ -137,7 +137,7 @@ pub fn region(host: &str) -> Result<&str, WireError> {
 pub struct AccessKeys<'a> {
     /// The access key's identifier, which is sent to the server.
     pub access_key_id: &'a str,
-    /// The secret access key, which is only used to sign and is never sent.
+    /// The secret access key, which is used only to sign and is never sent.
     pub secret_access_key: &'a str,
     /// The session token of temporary credentials, which is sent to the server.
     pub session_token: Option<&'a str>,
@@ -214,8 +214,8 @@ impl CanonicalRequest<'_> {
 
     fn hash(&self) -> String {
         let Self { method, path, query, headers, body } = self;
-        // Allocated in full, because the headers may include a session token, and growing would leave behind a copy of
-        // it.
+        // This is allocated in full, because the headers may include a session token, and growing would leave behind a
+        // copy of it.
         let length = headers.iter().map(|(name, value)| 2 * name.len() + value.len() + 3).sum::<usize>();
         let length = length + method.len() + path.len() + query.len() + 80;
         let mut text = Zeroizing::new(String::with_capacity(length));
@@ -239,7 +239,7 @@ impl CanonicalRequest<'_> {
 /// The scope of a signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
-    /// The time of the signature: a [`Timestamp`]'s text, whose first eight characters are the day.
+    /// The time of the signature: a displayed [`Timestamp`], whose first eight characters are the date.
     pub date: &'a str,
     /// The region.
     pub region: &'a str,
@@ -260,7 +260,7 @@ impl Scope<'_> {
 /// Returns the signature of a request, in hexadecimal digits (AWS Signature Version 4).
 #[must_use]
 pub fn signature(request: &CanonicalRequest<'_>, scope: Scope<'_>, secret_access_key: &str) -> String {
-    // Allocated in full from the start, because growing would leave behind a copy that is never wiped.
+    // This is allocated in full from the start, because growing would leave behind a copy that is never wiped.
     let mut first = Zeroizing::new(Vec::with_capacity(4 + secret_access_key.len()));
     first.extend_from_slice(b"AWS4");
     first.extend_from_slice(secret_access_key.as_bytes());
@@ -285,7 +285,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A time, in whole seconds since 1970. Its text has AWS's form, `YYYYMMDDTHHMMSSZ`.
+/// A time, in whole seconds since 1970. It is displayed in AWS's format, `YYYYMMDDTHHMMSSZ`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(pub u64);
 
@@ -324,7 +324,7 @@ impl Timestamp {
 
 /// Returns the date (year, month, day) that is `days` days after 1 January 1970, in the Gregorian calendar.
 ///
-/// Years are counted from March, so that the leap day is their last day. Every 400 years have 146,097 days.
+/// Years are counted from March, so that the leap day is their last day. Every 400-year cycle has 146,097 days.
 fn date_of(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -109,7 +109,7 @@ fn region_is_the_second_label_of_the_host() {
         "sts.a\nhost:b",
         "sts. ",
         "sts.ä.com",
-        // With these hosts, the region would be more than one part of the scope.
+        // With these hosts, the region would take up more than one part of the scope.
         "sts.us-east-1/iam.com",
         "sts.a,SignedHeaders=host.com",
         "sts.a=b.com",

@@ -4,8 +4,8 @@
 //! skipped or repeated:
 //!
 //! 1. [`ClientFirst`] holds the client's first message. Reading the server's first message returns a [`Challenge`].
-//! 2. [`Challenge`] holds the salt and the iterations from which the [`Keys`] are derived. Answering it returns the
-//!    client's final message and a [`Verification`].
+//! 2. [`Challenge`] holds the salt and the number of iterations from which the [`Keys`] are derived. Answering it
+//!    returns the client's final message and a [`Verification`].
 //! 3. [`Verification`] checks the server's final message.
 //!
 //! Both sides prove that they know the password: the last step refuses a server that does not prove it.
@@ -45,8 +45,8 @@ use crate::endpoint::options::Mechanism;
 #[cfg(test)]
 mod tests;
 
-/// The minimum number of iterations. The specification requires it: without a minimum, an attacker between the two ends
-/// could ask for so few iterations that the password is easily guessed from the proof.
+/// The minimum number of iterations. The specification requires it: without a minimum, an attacker between the two
+/// sides could ask for so few iterations that the password is easily guessed from the proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
 
 /// The maximum number of iterations. It is more than sixty times the servers' default, and takes common processors less
@@ -394,7 +394,7 @@ pub enum ScramError {
     /// An attribute is missing or out of order.
     #[error("the server's message does not have the attribute {attribute} where it is required")]
     Missing {
-        /// The attribute that was expected.
+        /// The expected attribute.
         attribute: char,
     },
     /// An attribute has an invalid value.
@@ -414,7 +414,7 @@ pub enum ScramError {
     /// The server requires too few iterations to be safe, or unreasonably many.
     #[error("the server requires {iterations} iterations, but the number must be {MIN_ITERATIONS} to {MAX_ITERATIONS}")]
     Iterations {
-        /// The required number of iterations. 4,294,967,295 stands for any number that is at least as large.
+        /// The required number of iterations. 4,294,967,295 means any number that is at least as large.
         iterations: u32,
     },
     /// The server's final message reports an error.

@@ -6,7 +6,7 @@ use crate::endpoint::wire::header::{self, Header};
 use crate::endpoint::wire::{WireError, op_msg};
 
 /// The compressors' contexts, which are reused from one message to the next. Each context is created on first use.
-/// Until then, a codec takes only a few tens of bytes.
+/// Until then, a codec takes only a few dozen bytes.
 #[derive(Default)]
 pub struct Codec {
     #[cfg(feature = "snappy")]
@@ -165,7 +165,7 @@ impl Codec {
 
 /// Returns the maximum length in bytes of compressed content that yields `length` bytes.
 ///
-/// No compressor makes content longer than this. If the compressed content exceeds the maximum, it contains blocks that
+/// No compressor produces more output than this. If the compressed content exceeds the maximum, it contains blocks that
 /// yield nothing and only take time.
 fn most_compressed(length: usize) -> usize {
     length.saturating_add(length / 4).saturating_add(1024)

@@ -4,11 +4,11 @@
 //! by the original operation, the uncompressed length and the compressor. The compressed content is everything after
 //! the original header.
 //!
-//! [`compress`] and [`decompress`] write from one of the caller's buffers into another. The compressors' contexts are
-//! large: hundreds of kilobytes for zlib, and up to a few megabytes for zstd. They are only needed while one of these
-//! functions runs. Each *thread* therefore keeps its own contexts, created on first use, and the connections of a pool
-//! keep none. Once the contexts exist and the buffers have grown, neither function allocates. A caller that wants its
-//! own contexts uses a [`Codec`].
+//! [`compress`] and [`decompress`] read from one of the caller's buffers and write to another. The compressors'
+//! contexts are large: hundreds of kilobytes for zlib, and up to a few megabytes for zstd. They are needed only while
+//! one of these functions runs. Each *thread* therefore keeps its own contexts, created on first use, and the
+//! connections of a pool keep none. Once the contexts exist and the buffers have grown, neither function allocates. A
+//! caller that wants its own contexts uses a [`Codec`].
 //!
 //! A peer's message may declare any length. The length is checked against `maxMessageSizeBytes` before any memory is
 //! reserved for it, and no memory is reserved if the compressed bytes cannot yield that much. The compressors write
@@ -41,7 +41,7 @@ pub const OP_CODE: i32 = 2012;
 /// bytes.
 const PREFIX_LENGTH: usize = super::header::LENGTH + 4 + 4 + 1;
 
-/// The commands that must never be compressed: an attacker that can repeat part of a message learns secrets from its
+/// The commands that must never be compressed: an attacker who can repeat part of a message can learn secrets from its
 /// compressed length. The legacy hello has two names.
 const NEVER_COMPRESSED: [&[u8]; 12] = [
     b"hello",
@@ -130,7 +130,7 @@ pub fn compress(
 ///   operation.
 /// - [`WireError::Compressor`] if the compressor is unknown or not compiled in.
 /// - [`WireError::Compressed`] if the compressed bytes are invalid, yield more or fewer bytes than declared, or are
-///   followed by further bytes.
+///   followed by more bytes.
 pub fn decompress(bytes: &[u8], max_message_size: u32, buffer: &mut Vec<u8>) -> Result<(), WireError> {
     with_codec(|codec| codec.decompress(bytes, max_message_size, buffer))
 }
@@ -161,8 +161,8 @@ impl Accepted {
     ///
     /// # Errors
     ///
-    /// [`WireError::Compressor`] for a compressor that was not offered. Bytes that are too short to name a compressor
-    /// are not refused here.
+    /// Returns [`WireError::Compressor`] for a compressor that was not offered. Bytes that are too short to name a
+    /// compressor are not refused here.
     pub fn check(self, bytes: &[u8]) -> Result<(), WireError> {
         match bytes.get(PREFIX_LENGTH - 1) {
             Some(&id) if id >= 8 || self.0 & 1 << id == 0 => {
@@ -174,7 +174,7 @@ impl Accepted {
 }
 
 /// Calls `run` with this thread's codec, which is taken out of its thread-local variable for the call. A thread that is
-/// ending no longer has this variable, and creates a codec for each call.
+/// exiting no longer has this variable, and creates a codec for each call.
 fn with_codec<T>(run: impl FnOnce(&mut Codec) -> T) -> T {
     thread_local! {
         static CODEC: Cell<Codec> = const { Cell::new(Codec::new()) };

@@ -21,7 +21,7 @@ impl Snappy {
     /// Compresses `content`, and appends the result.
     pub fn compress(&mut self, content: &[u8], buffer: &mut Vec<u8>) -> Result<(), String> {
         let start = buffer.len();
-        // The library only writes into initialized bytes.
+        // The library writes only into initialized bytes.
         buffer.resize(start + max_compress_len(content.len()), 0);
         let encoder = self.encoder.get_or_insert_with(|| Box::new(Encoder::new()));
         let length = encoder.compress(content, &mut buffer[start..]).map_err(|error| error.to_string())?;

@@ -35,7 +35,7 @@ impl Zlib {
         };
         context.reset();
         loop {
-            // Stored blocks make the longest output: they add five bytes to each block of a few kilobytes.
+            // Stored blocks produce the longest output: they add five bytes to each block of a few kilobytes.
             let rest = &content[context.total_in() as usize..];
             buffer.reserve(rest.len() + rest.len() / 1024 + 64);
             match context.compress_vec(rest, buffer, FlushCompress::Finish) {

@@ -79,7 +79,7 @@ fn most_yielded(frame: &[u8]) -> Option<u64> {
         let header = u32::from_le_bytes([low, middle, high, 0]);
         let size = header >> 3;
         let (length, yields) = match header >> 1 & 3 {
-            // A raw block, and a repeated byte.
+            // A raw block, or a repeated byte.
             0 => (size, size.into()),
             1 => (1, size.into()),
             _ => (size, LARGEST_BLOCK),

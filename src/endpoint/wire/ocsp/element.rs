@@ -79,7 +79,7 @@ pub(super) fn time(reader: &mut SliceReader<'_>) -> Result<u64> {
     Ok(GeneralizedTime::decode(reader)?.to_unix_duration().as_secs())
 }
 
-/// Reads a time of a certificate, in either form (RFC 5280, section 4.1.2.5). Returns it in seconds since 1970.
+/// Reads a time from a certificate, in either form (RFC 5280, section 4.1.2.5). Returns it in seconds since 1970.
 pub(super) fn utc_or_generalized_time(reader: &mut SliceReader<'_>) -> Result<u64> {
     match Tag::peek(reader)? {
         Tag::UtcTime => Ok(UtcTime::decode(reader)?.to_unix_duration().as_secs()),

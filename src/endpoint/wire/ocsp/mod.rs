@@ -22,16 +22,16 @@ pub use response::OcspResponse;
 
 use element::Hash;
 
-/// The maximum length of a response, in bytes. Responses of current authorities have 300 to 5,000 bytes.
+/// The maximum length of a response, in bytes. Responses from current authorities are 300 to 5,000 bytes long.
 pub const MAX_LENGTH: usize = 32 * 1024;
 
 /// How far a responder's clock may be ahead of the client's clock, in seconds: a client with a slow clock must not
-/// refuse a response that was just produced. This tolerance does not apply after
+/// refuse a response that has just been produced. This tolerance does not apply after
 /// [`next_update`](StatusEntry::next_update) (OCSP Support specification, "Should drivers utilize a tolerance period").
 pub const CLOCK_SKEW: u64 = 60;
 
-/// The maximum age of a response without a `nextUpdate`, in seconds. Otherwise it would be valid forever (RFC 6960,
-/// section 3.2: its time must be "sufficiently recent").
+/// The maximum age of a response without a `nextUpdate`, in seconds. Without this limit, it would be valid forever (RFC
+/// 6960, section 3.2: its time must be "sufficiently recent").
 pub const MAX_AGE: u64 = 24 * 60 * 60;
 
 /// Identifies the signer of a response.
@@ -69,7 +69,7 @@ pub enum Status {
 /// A response's entry about one certificate. Times are in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusEntry<'a> {
-    /// The hash function of the issuer's name and key, if wharf knows it.
+    /// The hash function for the issuer's name and key, if wharf knows it.
     hash: Option<Hash>,
     issuer_name_hash: &'a [u8],
     issuer_key_hash: &'a [u8],

@@ -291,7 +291,7 @@ fn write_elements(message: &Outgoing<'_>, appended: &[&[u8]], buffer: &mut Vec<u
         buffer.push(0);
     }
     for elements in appended {
-        // Usually there are no elements, and copying nothing would still be a call.
+        // Usually there are no elements, and even copying nothing would take a call.
         if !elements.is_empty() {
             buffer.extend_from_slice(elements);
         }

@@ -41,7 +41,7 @@ impl Flags {
     pub const NONE: Self = Self(0);
     /// `checksumPresent`: the message ends with its CRC-32C.
     pub const CHECKSUM_PRESENT: Self = Self(1);
-    /// `moreToCome`: a request without a reply, or a reply that is followed by another reply without a request.
+    /// `moreToCome`: no reply to this request is expected, or another reply follows this one without a new request.
     pub const MORE_TO_COME: Self = Self(1 << 1);
     /// `exhaustAllowed`: the sender of this request accepts replies with `moreToCome`.
     pub const EXHAUST_ALLOWED: Self = Self(1 << 16);

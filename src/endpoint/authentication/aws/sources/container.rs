@@ -143,7 +143,7 @@ mod tests {
         }
         for uri in [
             "http://10.0.0.1/x",
-            // The metadata service of EC2 is not an agent for containers.
+            // The EC2 metadata service is not a container agent.
             "http://169.254.169.254/x",
             "http://169.254.170.3/x",
             "http://[fd00:ec2::254]/x",

@@ -1,7 +1,7 @@
 //! Chooses the endpoint of Amazon's Security Token Service.
 //!
 //! The specification names the global endpoint. The SDKs use the region's endpoint, which is nearer and keeps working
-//! when another region fails. Private networks and other partitions (such as China) can reach no other endpoint.
+//! when another region fails. Private networks and other partitions (such as China) cannot reach any other endpoint.
 
 use super::{Unavailable, text};
 use crate::endpoint::options::CloudEnvironment;
@@ -31,7 +31,7 @@ const LEGACY_REGIONS: [&str; 16] = [
     "us-west-2",
 ];
 
-/// The partitions outside `amazonaws.com`. For each partition, the prefix of its regions and its domain.
+/// The partitions outside `amazonaws.com`. Each entry gives the prefix of the partition's regions, and its domain.
 const PARTITIONS: [(&str, &str); 6] = [
     ("cn-", "amazonaws.com.cn"),
     ("eusc-", "amazonaws.eu"),
