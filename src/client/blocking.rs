@@ -67,7 +67,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] as for [`Options::parse`] and [`Client::new`].
+    /// Returns [`InvalidOption`] in the same cases as [`Options::parse`] and [`Client::new`].
     #[doc(alias = "with_uri_str")]
     pub fn from_uri(uri: &str) -> Result<Self, InvalidOption> {
         Self::new(Options::parse(uri)?)

@@ -39,7 +39,7 @@ const HAS_LABEL: i32 = 9;
 const RESUMABLE: [i32; 17] =
     [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 63, 150, 13388, 234, 133];
 
-/// The longest pause before the second of two resumptions without a batch between them. It doubles with each further
+/// The longest pause before the second of two resumptions without a batch between them. It doubles with each subsequent
 /// resumption.
 const BASE_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause before any resumption.
@@ -61,7 +61,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// `resumeAfter` and [`resume_token`](Self::resume_token).
 ///
 /// If two resumptions follow each other without an event or an empty batch between them, the stream waits before the
-/// second resumption. The first wait is at most 50 milliseconds. Each further wait may be twice as long, but never
+/// second resumption. The first wait is at most 50 milliseconds. Each subsequent wait may be twice as long, but never
 /// longer than a second.
 ///
 /// `timeoutMS` limits the duration of each call to [`next`](Self::next). For the [`Stream`], the limit applies to each
@@ -124,7 +124,7 @@ impl<T> ChangeStream<T> {
     /// # Cancel safety
     ///
     /// Nothing is lost: the next call continues to wait for the same batch, or for the same cursor, with the full
-    /// `timeoutMS`. If the time limit of the cancelled call expires in the meantime, the stream resumes.
+    /// `timeoutMS`. If the time limit of the cancelled call expires before then, the stream resumes.
     pub async fn next(&mut self) -> Result<Option<T>, ClientError>
     where
         T: DeserializeOwned,
@@ -186,7 +186,7 @@ impl<T> ChangeStream<T> {
         self.start.token.as_deref()
     }
 
-    /// Returns whether the stream has ended, so that no more events follow.
+    /// Returns whether the stream has ended and no more events can follow.
     #[must_use]
     #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {
@@ -422,7 +422,7 @@ fn token_of(cursor: &Cursor) -> Option<&RawDocument> {
 }
 
 /// Returns the pause before the next resumption. `resumptions` is the number of resumptions since the last batch.
-/// `random` is a number from 0 up to 1.
+/// `random` is at least 0 and less than 1.
 fn pause_before(resumptions: u32, random: f64) -> Duration {
     match resumptions {
         0 => Duration::ZERO,
@@ -438,8 +438,8 @@ fn is_up(limit: Limit, error: &ClientError) -> bool {
     let Some(left) = limit.left() else { return false };
     error.is_timeout()
         && match error.operation_error() {
-            // While the call has time left, this is `connectTimeoutMS` or a time limit of the system, a network error,
-            // unless the operation's own limit left no time for another attempt.
+            // If the call has time left, the limit that expired was `connectTimeoutMS` or one of the system's. This
+            // counts as a network error, unless the operation's own limit left no time for another attempt.
             Some(
                 OperationError::CheckOut(CheckOutError::Establish(_))
                 | OperationError::Command(CommandError::Network { .. }),

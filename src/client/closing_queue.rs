@@ -45,7 +45,7 @@ impl ClosingQueue {
     /// Waits until `find` returns something for the numbers in the queue.
     async fn until<T>(&self, find: impl Fn(&VecDeque<u64>) -> Option<T>) -> T {
         loop {
-            // Created before the queue is read, so that it does not miss a later change.
+            // This is created before the queue is read, so that it does not miss a later change.
             let left = self.left.notified();
             let found = find(&self.lock());
             if let Some(found) = found {

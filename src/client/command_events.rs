@@ -146,8 +146,8 @@ pub struct CommandSource {
     pub server_connection_id: Option<i64>,
     /// The service that the load balancer chose, if there is a load balancer.
     pub service_id: Option<ServiceId>,
-    /// Whether the command, the reply and the error may hold secrets. If so, they are not shown (the specification's
-    /// "Security").
+    /// Whether the command, the reply and the error may hold secrets. If so, they are not shown ("Security" in the
+    /// specification).
     pub is_sensitive: bool,
 }
 
@@ -211,12 +211,12 @@ impl Observation {
         self.0.is_some()
     }
 
-    /// Describes the operation by this command, for the log of a server selection.
+    /// Describes the operation by this command, for log messages about server selection.
     pub(super) fn logged<'c>(&self, command: &'c RawDocument) -> LoggedOperation<'c> {
         LoggedOperation::Command(command, self.number())
     }
 
-    /// Describes the operation by the name of its command, for the log of a server selection.
+    /// Describes the operation by the name of its command, for log messages about server selection.
     pub(super) fn named(&self, command: &'static str) -> LoggedOperation<'static> {
         LoggedOperation::Named(command, self.number())
     }
@@ -441,7 +441,7 @@ struct ObservedCommand<'e> {
 }
 
 impl ObservedCommand<'_> {
-    /// Tells the observers how the command ended.
+    /// Tells the observers the command's outcome.
     fn end(mut self, outcome: &Result<RawDocumentBuf, OperationError>) {
         self.has_ended = true;
         match outcome {
@@ -494,7 +494,7 @@ impl Drop for ObservedCommand<'_> {
     }
 }
 
-/// Commands that may hold secrets (the specification's "Security").
+/// Commands that may hold secrets ("Security" in the specification).
 const SENSITIVE: [&str; 9] = [
     "authenticate",
     "saslStart",
@@ -511,7 +511,7 @@ const SENSITIVE: [&str; 9] = [
 /// the name of a sensitive command. A hello is sensitive if it carries credentials.
 ///
 /// The comparison ignores case. A server refuses a command whose name is in the wrong case, but the command still
-/// contains the secret, and the server's error may contain it as well.
+/// contains the secret, and the server's error may also contain it.
 fn is_sensitive(command: &RawDocument) -> bool {
     let mut command = Some(command);
     while let Some(body) = command.take() {

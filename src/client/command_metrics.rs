@@ -52,7 +52,7 @@ const HELP: &str = "The duration of commands, from sending a command to its repl
 #[derive(Clone, Default)]
 pub struct CommandMetrics(Arc<Counted>);
 
-/// The times of the commands with one name, as [`CommandMetrics::snapshot`] returns them.
+/// The times of the commands with one name, as returned by [`CommandMetrics::snapshot`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommandTimes {
@@ -84,7 +84,7 @@ impl CommandMetrics {
         Self::default()
     }
 
-    /// Returns the times of all commands that have ended so far, sorted by name.
+    /// Returns the times of all commands that have finished so far, sorted by name.
     #[must_use]
     pub fn snapshot(&self) -> Vec<CommandTimes> {
         let named = self.0.places.iter().map_while(OnceLock::get).chain(once(&self.0.other));

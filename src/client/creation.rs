@@ -12,7 +12,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] as for [`Options::parse`] and [`Client::new`].
+    /// Returns [`InvalidOption`] in the same cases as [`Options::parse`] and [`Client::new`].
     #[doc(alias = "with_uri_str")]
     pub fn from_uri(uri: &str) -> Result<Self, InvalidOption> {
         Self::new(Options::parse(uri)?)
@@ -23,7 +23,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] as for [`Options::parse_strict`] and [`Client::new`].
+    /// Returns [`InvalidOption`] in the same cases as [`Options::parse_strict`] and [`Client::new`].
     pub fn from_uri_strict(uri: &str) -> Result<Self, InvalidOption> {
         Self::new(Options::parse_strict(uri)?)
     }

@@ -42,11 +42,11 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// the cursor yields the same values as `next`.
 ///
 /// A cursor belongs to one server. Dropping the cursor closes it there in the background, except in a forked child. In
-/// a transaction behind a load balancer, further operations and the commit wait until the cursor is closed, because
-/// they share its connection. The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
+/// a transaction behind a load balancer, later operations and the commit wait until the cursor is closed, because they
+/// share its connection. The cursor does not retry a failed fetch of a batch: it yields the error, and then finishes.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
-    /// The server's id of the cursor; 0 once it has ended there.
+    /// The cursor's id on the server; 0 once the server has closed it.
     id: i64,
     batch: Batch,
     /// `None` while a batch is being fetched.
@@ -54,8 +54,8 @@ pub struct Cursor<T = RawDocumentBuf> {
     fetching: Option<Fetching>,
     /// Closes the cursor while the server waits for documents.
     closer: Option<ServerCursor>,
-    /// The server's id of a failed cursor that is still to be closed when this value drops; 0 if there is none. Behind
-    /// a load balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
+    /// The id, on the server, of a failed cursor that must still be closed when this value drops; 0 if there is none.
+    /// Behind a load balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
     unclosed: i64,
     /// The pause before the next batch is fetched.
     pause: Duration,
@@ -99,8 +99,9 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if the next batch could not be fetched, after which the cursor has ended. [`ClientError::Reply`]
-    /// if serde cannot read the document, in which case the next call returns the following document.
+    /// [`ClientError`] if the next batch could not be fetched, after which the cursor is finished.
+    /// [`ClientError::Reply`] if serde cannot read the document, in which case the next call returns the following
+    /// document.
     ///
     /// # Cancel safety
     ///
@@ -156,8 +157,8 @@ impl<T> Cursor<T> {
     }
 
     /// Advances to the next document, and returns its range. Returns `None` if there is no document at the moment, or
-    /// if the results have ended. Fetches at most one empty batch. The time limit of the iteration keeps running after
-    /// `None`.
+    /// if there are no more results. Fetches at most one empty batch. The time limit of the iteration keeps running
+    /// after `None`.
     pub(crate) async fn step(&mut self) -> Advanced {
         let advanced = poll_fn(|context| self.poll_advance(context)).await;
         if !matches!(advanced, Ok(None)) {
@@ -251,7 +252,7 @@ impl<T> Cursor<T> {
                         return Poll::Ready(Err(error));
                     }
                 }
-                // A tailable cursor reports that there is no document, instead of asking the server again and again.
+                // A tailable cursor reports that there is no document, instead of asking the server repeatedly.
                 if self.batch.is_empty() && self.is_tailable() {
                     return Poll::Ready(Ok(None));
                 }
@@ -293,7 +294,7 @@ impl<T> Cursor<T> {
         self.server_cursor.as_ref().is_some_and(|server_cursor| server_cursor.is_tailable)
     }
 
-    /// Ends the cursor after an error. A cursor that the server ended, or that was lost with its connection, does not
+    /// Ends the cursor after an error. A cursor that the server closed, or that was lost with its connection, does not
     /// need to be closed. A cursor that is pinned to a connection keeps the connection, and is closed when this value
     /// drops.
     fn fail(&mut self, error: &ClientError) {
@@ -311,7 +312,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Gives back the connection and the session, which an ended cursor no longer needs.
+    /// Gives back the connection and the session, which a finished cursor no longer needs.
     fn end(&mut self) {
         if let Some(server_cursor) = &mut self.server_cursor {
             server_cursor.end();

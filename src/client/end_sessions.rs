@@ -73,7 +73,8 @@ impl Client {
         }
     }
 
-    /// Tells a server, in the background, that this session has ended. Sessions waiting to be ended are ended together.
+    /// Tells a server, in the background, that this session has ended. All sessions that are waiting to be ended are
+    /// ended together.
     #[cold]
     pub(super) fn end_later(&self, session: SessionId) {
         let is_first = self.with_ending(|ending| {

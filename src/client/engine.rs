@@ -1,9 +1,9 @@
-//! The engine, which runs each command of a client, and repeats the command where the specifications allow.
+//! The engine, which runs each command of a client, and repeats the command where the specifications allow it.
 //!
-//! One attempt selects a server, checks a connection out, appends the session's fields, runs the command, and records
+//! One attempt selects a server, checks out a connection, appends the session's fields, runs the command, and records
 //! the outcome. Operations (`run.rs`), commands of cursors (`cursor/server_cursor.rs`), and commits and aborts
-//! (`session_handle/ending.rs`) implement [`Attempted`], and thereby supply the steps that differ. A blocking client
-//! runs the same futures.
+//! (`session_handle/ending.rs`) implement [`Attempted`] to supply the steps that differ. A blocking client runs the
+//! same futures.
 //!
 //! # What is repeated
 //!
@@ -29,9 +29,9 @@
 //! command or `killCursors`. A commit or an abort requires neither.
 //!
 //! Two cases do not count as retries, because nothing was sent. If a connection was lost while idle, the attempt
-//! continues with other connections to the same server, until it gets a connection that was opened later. If the server
-//! has left the deployment, the attempt selects another server. Neither applies to an operation in a transaction, a
-//! commit or an abort. A command of a cursor stays on its server.
+//! continues with other connections to the same server, until it gets one that was opened after the loss was noticed.
+//! If the server has left the deployment, the attempt selects another server. Neither applies to an operation in a
+//! transaction, a commit or an abort. A command of a cursor stays on its server.
 
 mod attempts;
 
@@ -81,12 +81,12 @@ pub(super) trait Attempted: Send + Sync {
         false
     }
 
-    /// Returns whether an attempt may take another connection if its connection was lost while idle.
+    /// Returns whether an attempt may use another connection if its connection was lost while idle.
     fn may_reconnect(&self) -> bool {
         false
     }
 
-    /// Encodes the elements that the client appends to the command. `known` describes the server at the other end.
+    /// Encodes the elements that the client appends to the command. `known` describes the connection's server.
     fn append(&mut self, to: &mut Vec<u8>, connection: &Connection<Endpoint>, known: SessionServer) -> Tried<(), Self>;
 
     /// Returns whether the connection is closed if the command is cancelled, because a transaction depends on the
@@ -161,9 +161,9 @@ pub(super) type Ended<S> = Result<(Reached<S>, Option<UnmetConcern>), GivenUp>;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnmetConcern {
     pub(super) labels: Labels,
-    /// Whether a time limit was the reason: `timeoutMS`, or the part of `timeoutMS` that was sent to the server.
+    /// Whether a time limit was the reason: `timeoutMS`, or the remaining part of it that was sent to the server.
     pub(super) is_timeout: bool,
-    /// Whether only the time limit ended the attempts.
+    /// Whether the attempts stopped only because of the time limit.
     pub(super) is_late: bool,
 }
 
@@ -208,7 +208,7 @@ impl<S> Failure<S> {
     }
 }
 
-/// Makes the first attempt, and further attempts while the specifications allow them.
+/// Makes the first attempt, and then more while the specifications allow it.
 pub(super) async fn run<A: Attempted>(of: &mut A) -> Ended<A::Server> {
     match attempt(of, &[]).await {
         Ok(reached) => Ok((reached, None)),
@@ -216,7 +216,7 @@ pub(super) async fn run<A: Attempted>(of: &mut A) -> Ended<A::Server> {
     }
 }
 
-/// Makes further attempts after the first attempt has failed, while the specifications allow them.
+/// Makes more attempts after the first has failed, while the specifications allow it.
 pub(super) async fn go_on_after<A: Attempted>(of: &mut A, mut failed: Box<Failed<A::Server>>) -> Ended<A::Server> {
     let mut attempts = Attempts::new(of.common().client.options(), of.retryability(), of.common().limit);
     let mut to_report = None;
@@ -321,7 +321,7 @@ fn command<'c, A: Attempted>(of: &'c A, server: &Server, appended: &'c [u8]) -> 
     of.command().round_trip_time(server.least_round_trip()).appended(appended)
 }
 
-/// Runs a command that is observed, or that gets no reply.
+/// Runs a command that is observed or that the server does not reply to.
 async fn run_unusually<A: Attempted>(
     of: &A,
     connection: &mut Connection<Endpoint>,

@@ -43,7 +43,7 @@ pub enum ClientError {
     /// The operation failed on the selected server, in its last attempt.
     #[error("{0}")]
     Operation(#[source] Box<FailedOperation>),
-    /// Options of the operation are invalid, or contradict each other. Nothing was sent.
+    /// Options of the operation are invalid, or conflict. Nothing was sent.
     #[error(transparent)]
     InvalidOption(#[from] InvalidOption),
     /// The session refused the operation. Nothing was sent.
@@ -57,8 +57,8 @@ pub enum ClientError {
         #[source]
         last: Box<ClientError>,
     },
-    /// An error that no operation returned: the application's own error ([`ClientError::other`]), or an error of bson,
-    /// of I/O or of DNS that `?` converted.
+    /// An error that no operation returned: the application's own error ([`ClientError::other`]), or an error from
+    /// bson, I/O or DNS that `?` converted.
     #[error("{0}")]
     Other(Arc<dyn StdError + Send + Sync>),
     /// Some writes failed, or it is unknown whether they were executed.
@@ -67,13 +67,13 @@ pub enum ClientError {
     /// Some writes of [`Client::bulk_write`](crate::Client::bulk_write) failed, or it is unknown whether they were executed.
     #[error("{0}")]
     BulkWrite(#[source] Box<ClientBulkWriteFailure>),
-    /// serde could not write the application's value in the form that the command requires. Nothing was sent.
+    /// serde could not serialize the application's value in the form that the command requires. Nothing was sent.
     #[error("the argument {name} cannot be sent: {reason}", reason = Printable(reason))]
     #[non_exhaustive]
     Argument {
         /// The argument's name, such as `filter`.
         name: &'static str,
-        /// The reason why serde refused the value.
+        /// The reason that serde refused the value.
         reason: Arc<str>,
     },
     /// A blocking client was called inside a tokio runtime: from a task, from
@@ -199,7 +199,7 @@ impl ClientError {
         }
     }
 
-    /// Marks the error as a timeout as well: another attempt might have succeeded, but the operation's time ran out
+    /// Also marks the error as a timeout: another attempt might have succeeded, but the operation's time ran out
     /// (Client Side Operations Timeout, "Retryability").
     pub(super) fn late(mut self) -> Self {
         if let Self::Operation(failed) = &mut self {
@@ -234,7 +234,7 @@ pub struct FailedOperation {
     failure: Failure,
     /// The labels that sessions and retries use, from the server and from the client.
     labels: Labels,
-    /// Whether only the operation's time limit ended its attempts.
+    /// Whether its attempts stopped only because of the operation's time limit.
     is_late: bool,
     /// The `_id`s that the client added to documents.
     generated_ids: Vec<(usize, ObjectId)>,
@@ -344,7 +344,7 @@ impl FailedOperation {
         }
     }
 
-    /// Returns the error of the attempt, if it failed on a selected server.
+    /// Returns the error from the attempt, if it failed on a selected server.
     #[must_use]
     pub fn operation_error(&self) -> Option<&OperationError> {
         match &self.failure {
@@ -399,7 +399,7 @@ impl FailedOperation {
     }
 }
 
-/// Returns the meaning of a failed selection for retries and transactions.
+/// Returns what a failed selection means for retries and transactions.
 ///
 /// A retry can succeed only if the selection failed because no server was found. After any other failure, a repeated
 /// transaction would fail for the same reason until its time ran out.
@@ -417,7 +417,7 @@ pub(super) fn fault_of_selection(error: &ServerSelectionError) -> Fault {
 impl From<FailedOperation> for ClientError {
     fn from(failed: FailedOperation) -> Self {
         match failed.failure {
-            // Without labels, the reason alone is enough.
+            // There is nothing to add to the selection's own error.
             Failure::Selection(error) if failed.labels == Labels::NONE && !failed.is_late => Self::Selection(error),
             failure => Self::Operation(Box::new(FailedOperation { failure, ..failed })),
         }
@@ -437,7 +437,7 @@ impl From<bson::error::Error> for ClientError {
     }
 }
 
-/// Returns the client's error that an error of a GridFS stream wraps. Any other error becomes [`ClientError::Other`].
+/// Unwraps the client's error in an error from a GridFS stream. Any other error becomes [`ClientError::Other`].
 impl From<io::Error> for ClientError {
     fn from(error: io::Error) -> Self {
         error.downcast().unwrap_or_else(Self::other)

@@ -161,8 +161,8 @@ fn samples() -> Vec<(&'static str, Box<dyn StdError>)> {
     }
 }
 
-/// Returns the first word that only `#[derive(Debug)]` would write: the name of a type with a bracket, or a document's
-/// bytes.
+/// Returns the first word that only `#[derive(Debug)]` would write: the name of a type followed by a bracket, or a
+/// document's bytes.
 fn derived(text: &str) -> Option<&str> {
     let is_struct = |word: &str| {
         let name = word.trim_end_matches(['{', '(']);

@@ -17,15 +17,15 @@ impl Client {
     /// successful reply.
     ///
     /// The command produces events and log messages. The client adds `$clusterTime`, which the command's document must
-    /// not contain, and records the `$clusterTime` of the reply. Errors have the same effect as errors of
+    /// not contain, and records the `$clusterTime` of the reply. Errors have the same effect as errors from
     /// [`run`](Self::run). For instance, a network error makes the server unknown and clears its pool.
     ///
-    /// The command is not retried, and does not belong to a session. The client adds no `lsid`, so that the caller can
-    /// send the same `lsid` with all commands of a cursor. `timeoutMS` applies to each command.
+    /// The command is not retried, and does not belong to a session. The client adds no `lsid`, so the caller can send
+    /// the same `lsid` with all commands of a cursor. `timeoutMS` applies to each command.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Operation`] with the error of the command.
+    /// [`ClientError::Operation`] with the error from the command.
     ///
     /// # Cancel safety
     ///
@@ -57,7 +57,7 @@ impl Client {
         if let Some(reply) = reply {
             InSession::Never.replied(self, reply);
         }
-        // The error of a stale connection says nothing about the server. The connection's pool may even be closed, and
+        // An error from a stale connection says nothing about the server. The connection's pool may even be closed, and
         // the server may be back in the deployment with a new pool.
         if !connection.is_stale() {
             let servers = self.deployment().servers();

@@ -1,9 +1,9 @@
 //! Commands in flight, and the sessions of commands that are cancelled.
 //!
-//! The server may execute a command although its operation was cancelled. Until the server is done, no other operation
-//! may use the session. The session can be used again once the connection has been drained, or immediately if nothing
-//! was sent. If the connection is not drained, the client tells the server that the session has ended, because the
-//! server would otherwise keep it for half an hour.
+//! The server may execute a command even though its operation was cancelled. Until the server is done, no other
+//! operation may use the session. The session can be used again once the connection has been drained, or immediately if
+//! nothing was sent. If the connection is not drained, the client tells the server that the session has ended, because
+//! the server would otherwise keep it for half an hour.
 
 use std::mem;
 use std::sync::{Arc, Weak};
@@ -62,7 +62,7 @@ impl Drop for InFlight<'_> {
 }
 
 /// The session of a command that was cut off. If this value is dropped before the connection has been drained, the
-/// client will not learn when the command ends.
+/// client will not learn when the command finishes.
 #[derive(Debug)]
 struct CutOff {
     session: Lent,

@@ -37,7 +37,7 @@ pub(super) struct Explicit {
     is_implicit: bool,
     /// The time limit of the call to `with_transaction` in progress, if any.
     repeating_until: Mutex<Option<Limit>>,
-    /// The current transaction's cursors that are closing.
+    /// The cursors of the current transaction that are still closing.
     closing: Mutex<Arc<ClosingQueue>>,
     /// The span of the current transaction, if it is observed.
     span: Mutex<Option<Arc<Span>>>,
@@ -51,7 +51,7 @@ impl Explicit {
     }
 
     /// Returns whether the client itself started the session. Such a session is omitted if the server does not support
-    /// sessions. For an application's session, the missing support is an error.
+    /// sessions. For an application's session, missing support is an error.
     pub(super) fn is_implicit(&self) -> bool {
         self.is_implicit
     }
@@ -108,7 +108,7 @@ impl Explicit {
     /// Records a failure, and returns the error's labels.
     pub(super) fn note(&self, note: impl FnOnce(&mut State<Pinned>) -> Consequence<Pinned>) -> Labels {
         let Consequence { labels, unpinned } = note(&mut self.lock());
-        // Dropped outside the lock.
+        // This is dropped outside the lock.
         drop(unpinned);
         labels
     }
@@ -151,11 +151,11 @@ impl Explicit {
     /// Ends the span of the transaction, and replaces it.
     pub(super) fn replace_span(&self, span: Option<Arc<Span>>) {
         let last = std::mem::replace(&mut *self.span.lock().unwrap_or_else(PoisonError::into_inner), span);
-        // Ended outside the lock.
+        // The span ends here, outside the lock.
         drop(last);
     }
 
-    /// Returns the current transaction's cursors that are closing.
+    /// Returns the cursors of the current transaction that are still closing.
     pub(super) fn closing(&self) -> Arc<ClosingQueue> {
         self.locked_closing().clone()
     }
@@ -195,7 +195,7 @@ impl Explicit {
 
     /// Takes the connection that the transaction is pinned to. If the transaction is pinned to a mongos, returns the
     /// mongos, and the transaction stays pinned. For a cursor, `opened_in` is the transaction that it was opened in: if
-    /// a different transaction is open by now, nothing is taken.
+    /// a different transaction is open now, nothing is taken.
     ///
     /// # Errors
     ///
@@ -212,8 +212,8 @@ impl Explicit {
         Ok(taken)
     }
 
-    /// Pins the transaction to a connection that leads to a service behind a load balancer. Returns any other
-    /// connection, and also returns the connection if the transaction has ended.
+    /// Pins the transaction to a connection that leads to a service behind a load balancer. Returns the connection if
+    /// it does not lead to such a service, or if the transaction has ended.
     pub(super) fn keep_connection(
         &self,
         server: &Selected,
@@ -227,7 +227,7 @@ impl Explicit {
     }
 
     /// Pins a cursor's transaction again to the connection that the cursor took from it. If the transaction has ended,
-    /// or an error unpinned it, the connection is closed, so that the server aborts the transaction.
+    /// or an error unpinned it, the connection is closed, so the server aborts the transaction.
     pub(super) fn pin_again(&self, opened_in: i64, server: &Selected, connection: Connection<Endpoint>) {
         let back = self.lock().pin_again(opened_in, Pinned::Connection(server.clone(), Box::new(connection)));
         if let Some(mut connection) = connection_of(back) {
@@ -327,8 +327,8 @@ impl Client {
     }
 
     /// Gives a server session back to the pool. To avoid reading the clock, this uses the time at which the session was
-    /// last sent as the current time. If the session has expired in the meantime, the next operation that takes it
-    /// discards it.
+    /// last sent as the current time. If the session has expired since then, the next operation that takes it discards
+    /// it.
     #[inline]
     pub(super) fn give_back_of(&self, session: ServerSession, connection: Option<&Connection<Endpoint>>) {
         if session.is_to_be_ended() {
@@ -340,7 +340,7 @@ impl Client {
     }
 }
 
-/// Returns what a session must know about the server at the other end of a connection.
+/// Returns what a session must know about a connection's server.
 #[inline]
 pub(super) fn known_of(connection: &Connection<Endpoint>) -> SessionServer {
     let hello = connection.hello();

@@ -1,4 +1,4 @@
-//! The beginning and the end of a client: opening connections in advance, and an orderly shutdown.
+//! The beginning and end of a client's life: opening connections in advance, and an orderly shutdown.
 
 use std::future::pending;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use crate::endpoint::{Endpoint, OperationError};
 use crate::pool::core::Phase;
 use crate::pool::runtime::{Connection, within};
 
-/// The maximum time that the pools stay open for work in the background, which may be waiting for a lost server.
+/// The maximum time that the pools stay open for background work, which may be waiting for a lost server.
 const LONGEST_FINISH: Duration = Duration::from_secs(1);
 
 /// The maximum time that the pools stay open for the server to end sessions.
@@ -84,7 +84,7 @@ impl Client {
                 }
                 ended = opening.join_next() => match ended {
                     None => return Ok(()),
-                    // A task ends early only if its runtime ends.
+                    // A task stops early only if its runtime shuts down.
                     Some(Err(_)) => return Err(ServerSelectionError::NoRuntime.into()),
                     Some(Ok(outcome)) => outcome.map_err(OperationError::from)?,
                 },
@@ -119,15 +119,15 @@ impl Client {
         all_closed
     }
 
-    /// Finishes the work in the background, ends the sessions that no operation is using, closes all pools, and waits
-    /// until their connections are closed.
+    /// Finishes the background work, ends the sessions that no operation is using, closes all pools, and waits until
+    /// their connections are closed.
     async fn end_and_close(&self) {
         self.finish_background().await;
-        // Read first, because a closed deployment no longer knows how long its servers keep sessions.
+        // This is read first, because a closed deployment no longer knows how long its servers keep sessions.
         let timeout = self.session_timeout();
         let idle_sessions = || self.sessions().drain(Moment::now(), timeout);
         let ids = idle_sessions();
-        // Operations in progress may give sessions back.
+        // Operations in progress may still give sessions back.
         if (!ids.is_empty() || !self.is_idle())
             && let Some((server, connection)) = self.last_connection().await
         {
@@ -140,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Waits up to a second for the work in the background.
+    /// Waits up to a second for the background work.
     pub(crate) async fn finish_background(&self) {
         // Without a server, this work would wait for one.
         if self.known_server().is_some() {
@@ -168,7 +168,7 @@ impl Client {
         let ended = match ended {
             // The connection is returned before its pool is closed.
             Ok(mut connection) if self.is_idle() => {
-                // Operations that have just ended have given their sessions back.
+                // Operations that have just finished have given their sessions back.
                 let rest = async { self.end_sessions(&idle_sessions(), &mut connection).await };
                 let _ = within(moment, || self.deployment().home(), rest).await;
                 return;
@@ -190,12 +190,12 @@ impl Client {
             }
         };
         let (mut connection, ()) = tokio::join!(ending, others_closed);
-        // The operations have ended by now, and have given their sessions back.
+        // By now the operations have finished, and have given their sessions back.
         self.end_sessions(&idle_sessions(), &mut connection).await;
     }
 
-    /// Waits before a repetition. Works on every executor, because it uses the timer of the monitors' runtime. Without
-    /// that runtime, this does not wait, and the repetition fails because the runtime is missing.
+    /// Waits before the next attempt. Works on every executor, because it uses the timer of the monitors' runtime.
+    /// Without that runtime, it does not wait, and the next attempt fails because the runtime is missing.
     pub(super) async fn pause(&self, pause: Duration) {
         let _ = within(Instant::now() + pause, || self.deployment().home(), pending::<()>()).await;
     }

@@ -167,14 +167,14 @@ const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 /// | shut the client down | [`shutdown`](Self::shutdown) |
 ///
 /// Creating a client requires no runtime, and the client does not connect until it is first used. Clones are cheap, and
-/// share everything. Dropping the last clone closes all pools and ends the monitors. A cancelled operation of a
+/// share everything. Dropping the last clone closes all pools and stops the monitors. A cancelled operation of a
 /// [`Session`] holds a clone until the rest of its reply has been read, but for at most
 /// [`Options::drain_timeout`](crate::Options#structfield.drain_timeout).
 ///
 /// # Runtimes
 ///
-/// The monitors run on the tokio runtime of the operation that first uses the client. When that runtime ends, the next
-/// operation starts them again, on its own runtime. So a client in a `static` can serve one runtime after another.
+/// The monitors run on the tokio runtime of the operation that first uses the client. When that runtime shuts down, the
+/// next operation starts them again, on its own runtime. So a client in a `static` can serve one runtime after another.
 ///
 /// # Forks
 ///
@@ -186,7 +186,7 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-/// The state that all clones of a client share. Dropping it ends the client's monitors and closes its pools.
+/// The state that all clones of a client share. Dropping it stops the client's monitors and closes its pools.
 struct Inner {
     deployment: Present,
     command_events: CommandEvents,
@@ -234,7 +234,7 @@ impl ClientBuilder {
 
     /// Sets the number of characters after which a command or a reply in a log message is truncated. This includes
     /// messages about monitoring. The default is the value of the environment variable
-    /// `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number, or `unlimited`), or else 1,000.
+    /// `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number, or `unlimited`), otherwise 1,000.
     ///
     /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. Server selection uses
     /// the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
@@ -261,8 +261,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration. The resolver caches
-    /// according to its own settings.
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of using the system's configuration. The resolver
+    /// caches according to its own settings.
     #[cfg(feature = "srv")]
     #[doc(alias = "resolver_config")]
     pub fn resolver(mut self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
@@ -324,8 +324,8 @@ impl Client {
     /// Handshake, "Metadata updates after MongoClient initialization").
     ///
     /// The change applies to all clones of the client, and to connections that are opened from now on, including the
-    /// connections of monitors. It does not open or close connections. A library that was already appended, or that
-    /// [`Options::driver_info`](crate::Options#structfield.driver_info) names, is not appended again.
+    /// connections of monitors. It does not open or close connections. A library that has already been appended, or
+    /// that [`Options::driver_info`](crate::Options#structfield.driver_info) names, is not appended again.
     ///
     /// ```
     /// use wharf::{Client, DriverInfo};
@@ -348,8 +348,8 @@ impl Client {
     /// This call reads the files that the options name. Connections that are opened from now on, including the
     /// monitors', use the new options. The pools are [renewed](crate::Pool::renew): no operation fails, and operations
     /// that begin after this call has returned do not use earlier connections. Until the operations in progress have
-    /// ended, the server must accept both the old and the new values. Sessions, cursors and change streams continue. A
-    /// monitor's connection is not authenticated, so the monitor keeps it for as long as it lasts.
+    /// finished, the server must accept both the old and the new values. Sessions, cursors and change streams continue.
+    /// A monitor's connection is not authenticated, so the monitor keeps it until it closes.
     ///
     /// The new options are not tested first. If the servers refuse them, operations fail until the options are replaced
     /// again. The client keeps former credentials in memory until it is dropped.
@@ -473,7 +473,7 @@ impl Client {
                 let operation = LoggedOperation::Named("checkOut", None);
                 let server = self.select(preference, operation, limit, &wait_logged).await?;
                 match server.pool.check_out_for(limit, selection_end, site).await {
-                    // The selected server left the deployment in the meantime.
+                    // The server left the deployment after it was selected.
                     Err(OperationError::CheckOut(CheckOutError::PoolClosed(_)))
                         if self.deployment().has_lost(&server) => {}
                     outcome => return Ok(outcome?),
@@ -483,7 +483,7 @@ impl Client {
     }
 
     /// Sets whether the pools of all servers record, for each connection, the line of code and the task that checked it
-    /// out. The connections in use are then listed in [`ServerStatus::holders`], and in the error of a check-out that
+    /// out. The connections in use are then listed in [`ServerStatus::holders`], and in the error from a check-out that
     /// timed out.
     ///
     /// Recording can be switched on and off at any time.

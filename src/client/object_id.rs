@@ -33,7 +33,7 @@ fn of_process() -> u64 {
         return present;
     }
     let drawn = u64::from_ne_bytes(random_bytes()) & !TAG | tag;
-    // Relaxed: as above. The first thread to swap decides.
+    // Relaxed: as above. The first swap wins.
     match PROCESS.compare_exchange(present, drawn, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => drawn,
         Err(other) => other,
@@ -62,7 +62,7 @@ mod tests {
         use crate::pool::runtime::{in_child, watch_forks};
 
         watch_forks();
-        // The parent has generated an identifier before the children are forked.
+        // The parent generates an identifier before it forks the children.
         let _ = object_id();
         let of_process = || <[u8; 5]>::try_from(&object_id().bytes()[OF_PROCESS]).unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();

@@ -33,11 +33,11 @@ pub struct Operation<'a> {
     pub(super) session: Option<Arc<Explicit>>,
     /// A session runs one operation at a time.
     pub(super) exclusive: PhantomData<&'a mut Session>,
-    /// The larger operation that this operation is a part of.
+    /// The larger operation that this operation is part of.
     pub(super) part_of: Option<&'a Whole>,
     /// Whether the operation uses the session, but is not part of its transaction. A change stream resumes this way.
     pub(super) is_beside_transaction: bool,
-    /// Whether the operation's span has the command's name, and not `runCommand`.
+    /// Whether the operation's span has the command's name rather than `runCommand`.
     pub(super) is_named_by_command: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Kind {
     Read,
     /// A write.
     Write {
-        /// Whether each statement affects at most one document, so that the server can recognise a repetition. If
+        /// Whether each statement affects at most one document, in which case the server can recognise a repetition. If
         /// `None`, the client determines this from the command.
         is_single: Option<bool>,
     },
@@ -74,7 +74,7 @@ impl<'a> Operation<'a> {
 
     /// Creates an operation that only reads, and may be executed twice.
     ///
-    /// The client only checks the command for `$out` and `$merge`, and not whether it is a retryable read (Retryable
+    /// The client checks the command only for `$out` and `$merge`, not for whether it is a retryable read (Retryable
     /// Reads). In particular, it retries a `mapReduce`, which is not a retryable read: the server does not notice that
     /// the connection was lost, and continues the first execution alongside the second. Use [`new`](Self::new) for a
     /// `mapReduce`, and also for a `getMore`, unless a cursor sends it for you.
@@ -103,7 +103,7 @@ impl<'a> Operation<'a> {
         self.session.as_deref().filter(|_| !self.is_beside_transaction)
     }
 
-    /// Sets the session that the operation belongs to. By default it gets its own session.
+    /// Sets the session that the operation belongs to. By default it has its own session.
     pub fn session(mut self, session: &'a mut Session) -> Self {
         self.session = Some(session.explicit().clone());
         self

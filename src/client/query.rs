@@ -27,7 +27,7 @@ use crate::endpoint::wire::reply::{has_field, whole_number};
 impl Client {
     /// Prepares a query for the documents of a collection that match `filter`. Await it to get a [`Cursor`].
     ///
-    /// The filter is anything that serde writes as a document: `doc!`, `rawdoc!`, or a struct.
+    /// The filter can be anything that serde serializes as a document: `doc!`, `rawdoc!`, or a struct.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -62,8 +62,8 @@ impl Client {
 
     /// Prepares an aggregation of a collection's documents. Await it to get a [`Cursor`].
     ///
-    /// The pipeline is anything that serde writes as an array of documents. An aggregation whose pipeline ends in
-    /// `$out` or `$merge` is a write: the write concern of the options applies, and the aggregation is not repeated
+    /// The pipeline can be anything that serde serializes as an array of documents. An aggregation whose pipeline ends
+    /// in `$out` or `$merge` is a write: the write concern of the options applies, and the aggregation is not repeated
     /// after a network error. For an aggregation without a collection, such as `$currentOp`, use
     /// [`cursor`](Self::cursor) with a command that contains `aggregate: 1`.
     ///
@@ -126,8 +126,8 @@ impl<'c> Query<'c> {
     }
 
     /// Adds fields to the command, such as `sort`, `limit`, `projection`, `hint`, `let`, `comment` or `readConcern`:
-    /// any field that the server documents for `find` or `aggregate`. The value can be anything that serde writes as a
-    /// document.
+    /// any field that the server documents for `find` or `aggregate`. The value can be anything that serde serializes
+    /// as a document.
     ///
     /// A field that the command already has is refused: for instance `batchSize` (or the `cursor` of an aggregation)
     /// together with [`batch_size`](Self::batch_size). `maxTimeMS` is left out if there is a `timeoutMS`.
@@ -146,8 +146,8 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). Only for tailable cursors that
-    /// await data.
+    /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). This applies only to tailable
+    /// cursors that await data.
     pub fn max_await_time(mut self, limit: Duration) -> Self {
         self.max_await_time = Some(limit);
         self
@@ -159,7 +159,7 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets the session that the query and its cursor belong to. If the session is in a transaction, they are a part of
+    /// Sets the session that the query and its cursor belong to. If the session is in a transaction, they are part of
     /// it.
     pub fn session(mut self, session: &'c mut Session) -> Self {
         self.prepared.session = Some(session);
@@ -193,7 +193,7 @@ impl<'c> Query<'c> {
                 body.append(cstr!("cursor"), rawdoc! {});
             }
             (Verb::Aggregate, None) => {}
-            // For such an aggregation, the server refuses a batch size of zero (CRUD, "AggregateOptions").
+            // If an aggregation writes its result, the server refuses a batch size of zero (CRUD, "AggregateOptions").
             (Verb::Aggregate, Some(0)) if writes_its_result(&body) => body.append(cstr!("cursor"), rawdoc! {}),
             (Verb::Aggregate, Some(size)) => body.append(cstr!("cursor"), rawdoc! { "batchSize": size }),
         }
@@ -237,13 +237,13 @@ impl<'c> IntoFuture for Query<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options.
-    /// [`ClientError::InvalidOption`] for time limits that exclude each other. Otherwise the errors of [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not serialize the filter, the pipeline or the options.
+    /// [`ClientError::InvalidOption`] if time limits conflict. Otherwise the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection
-    /// is [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
+    /// The same as for [`Client::run`]. A cursor that the server has already opened is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
     /// after ten minutes.
     fn into_future(mut self) -> Self::IntoFuture {
         Box::pin(async move {

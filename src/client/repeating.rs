@@ -23,7 +23,7 @@ pub(crate) struct Repeating<T, E> {
     next: NextStep,
     value: Option<T>,
     last_error: Option<LastError<E>>,
-    /// Aborts the transaction of a call that is dropped before it ends.
+    /// Aborts the transaction of a call that is dropped before it completes.
     open: OpenCall,
     /// Applies the time limit to all operations of the session.
     _limited: LimitedCall,
@@ -35,7 +35,7 @@ enum LastError<E> {
     Commit(ClientError),
 }
 
-/// A call to `with_transaction` that has not ended. If it is dropped, its transaction is aborted.
+/// A call to `with_transaction` that has not completed. If it is dropped, its transaction is aborted.
 struct OpenCall {
     explicit: Arc<Explicit>,
     /// The process that made the call.
@@ -70,7 +70,7 @@ impl<E: From<ClientError>> LastError<E> {
         };
         match last {
             Some(last) => ClientError::TransactionTimeout { last: Box::new(last) }.into(),
-            // Only an error of the client causes a repetition of the transaction.
+            // Only an error that comes from the client causes the transaction to be repeated.
             None => self.into_error(),
         }
     }
@@ -111,7 +111,7 @@ impl<T, E> Repeating<T, E> {
             }
             Some(Err(error)) => {
                 if matches!(session.transaction_state(), TransactionState::Starting | TransactionState::InProgress) {
-                    // The body's error is more informative than an error of the abort.
+                    // The body's error is more informative than an error from the abort.
                     let _ = session.abort_transaction().await;
                 }
                 let labels = error.client_error().map_or(Labels::NONE, |error| error.labels());

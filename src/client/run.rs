@@ -52,10 +52,10 @@ impl Client {
     /// Selects a server, runs an operation on it, and returns the server's successful reply.
     ///
     /// A write that was executed without meeting its write concern is an error: see
-    /// [`ClientError::write_concern_error`]. This applies to [`Operation::write`], and to an aggregation of
-    /// [`Operation::read`] that writes its result (Read and Write Concern, "Errors"). If the server refused statements
-    /// of an [`Operation::write`] (`writeErrors`), the error is [`ClientError::Write`]. For [`Operation::new`], the
-    /// client returns the reply without inspecting it, so the caller must check both fields.
+    /// [`ClientError::write_concern_error`]. This applies to [`Operation::write`], and to an [`Operation::read`] whose
+    /// aggregation writes its result (Read and Write Concern, "Errors"). If the server refused statements of an
+    /// [`Operation::write`] (`writeErrors`), the error is [`ClientError::Write`]. For [`Operation::new`], the client
+    /// returns the reply without inspecting it, so the caller must check both fields.
     ///
     /// With the write concern `w: 0`, the server sends no reply to `insert`, `update`, `delete` and `bulkWrite`, and
     /// this method returns `{ ok: 1 }`. The server replies to all other commands.
@@ -88,7 +88,7 @@ impl Client {
         operation: Operation<'c>,
         site: &'static Location<'static>,
     ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
-        // Created here rather than in the future, so that the future does not also hold the arguments.
+        // This is created here rather than in the future, so that the future does not hold the arguments as well.
         let mut running = Running::new(self, operation, site);
         async move {
             running.observe();
@@ -124,8 +124,8 @@ impl Client {
         own.within(answered).await
     }
 
-    /// Returns the time limit of an operation, without starting the limit: the operation's own limit, the limit of its
-    /// session, or the limit of the options.
+    /// Returns the time limit of an operation without starting it: the operation's own limit, the session's limit, or
+    /// the limit from the options.
     ///
     /// # Errors
     ///
@@ -172,7 +172,8 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Creates an operation that has not [begun](Self::begin). Inlined, so that it is constructed in place.
+    /// Creates an operation that has not [begun](Self::begin). This is inlined so that the value is constructed in
+    /// place.
     #[inline(always)]
     fn new(client: &'a Client, operation: Operation<'a>, site: &'static Location<'static>) -> Self {
         Self {
@@ -347,7 +348,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Makes further attempts, and returns the final reply.
+    /// Makes more attempts, and returns the final reply.
     async fn reply_after(mut self, failed: Box<Failed<Selected>>) -> Result<RawDocumentBuf, ClientError> {
         let (reached, unmet) = engine::go_on_after(&mut self, failed).await.map_err(|given_up| given_up.error)?;
         let Reached { reply, connection, server } = reached;

@@ -67,8 +67,8 @@ pub fn suitable<'t>(
 }
 
 impl TopologyDescription {
-    /// Returns the read preference for an aggregation that writes its result. This is the primary as long as any known
-    /// server is too old to execute such an aggregation as a secondary (CRUD, "Read preferences and server selection").
+    /// Returns the read preference for an aggregation that writes its result. This is the primary if any known server
+    /// is too old to execute such an aggregation as a secondary (CRUD, "Read preferences and server selection").
     pub(crate) fn for_output<'p>(&self, preference: &'p ReadPreference) -> &'p ReadPreference {
         let is_too_old = |server: &ServerDescription| {
             !server.server_type.is_unknown() && server.max_wire_version < OUTPUT_ON_SECONDARIES
@@ -99,7 +99,7 @@ impl TopologyView {
 /// (`localThresholdMS`) above the smallest average.
 ///
 /// If no server has a round-trip time, as in a load-balanced topology, all servers are in the window. Otherwise,
-/// servers without a round-trip time are outside of the window.
+/// servers without a round-trip time are outside the window.
 #[must_use]
 pub fn in_window<'t>(suitable: &[&'t ServerDescription], local_threshold: Duration) -> Vec<&'t ServerDescription> {
     let Some(least) = suitable.iter().filter_map(|server| server.average_round_trip_time).min() else {
@@ -119,7 +119,7 @@ pub fn choose<'t>(
     random: u64,
     operation_count: impl Fn(&ServerDescription) -> u64,
 ) -> Option<&'t ServerDescription> {
-    // Each pick uses half of the bits. Scaling them instead of taking a remainder spreads the bias evenly.
+    // Each pick uses half the bits. Scaling them instead of taking a remainder spreads the bias evenly.
     let below = |bits: u64, most: usize| ((bits * most as u64) >> 32) as usize;
     let first_place = below(random >> 32, candidates.len());
     let first = *candidates.get(first_place)?;
@@ -216,8 +216,8 @@ impl<'t> Members<'t, '_> {
             .is_some_and(|milliseconds| milliseconds.saturating_add(millis(self.heartbeat_frequency)) <= millis(limit))
     }
 
-    /// Returns how far a secondary lags behind the primary, or else behind the most up-to-date secondary, in
-    /// milliseconds.
+    /// Returns how far, in milliseconds, a secondary lags behind the primary, or behind the most up-to-date secondary
+    /// if there is no primary.
     fn lag(&self, secondary: &ServerDescription) -> Option<i64> {
         let written = |server: &ServerDescription| server.last_write_date.map(bson::DateTime::timestamp_millis);
         let own = written(secondary)?;

@@ -54,7 +54,7 @@ impl Client {
 ///
 /// It is unknown whether the server executes a cancelled operation, but the operation's transaction can continue.
 /// Behind a load balancer, the transaction cannot continue, because the cancellation closes its connection, and the
-/// server then aborts it. Further operations and the commit then fail with
+/// server then aborts it. Later operations and the commit then fail with
 /// [`SessionError::TransactionCutOff`](super::SessionError), which has the label `TransientTransactionError`:
 /// [`with_transaction`](Self::with_transaction) repeats the transaction, and other callers must first abort it.
 ///
@@ -79,8 +79,8 @@ impl Client {
 pub struct Session {
     client: Client,
     explicit: Arc<Explicit>,
-    /// Whether dropping this value ends the session. The body of a transaction gets a second handle, which does not end
-    /// the session.
+    /// Whether dropping this value ends the session. The body of a transaction receives a second handle, which does not
+    /// end the session.
     ends: bool,
     /// The process that started the session.
     process: Process,
@@ -108,7 +108,7 @@ impl Session {
         self.explicit.lock().cluster_time().map(RawDocument::to_owned)
     }
 
-    /// Returns the time of the newest operation of the session.
+    /// Returns the time of the session's newest operation.
     #[must_use]
     pub fn operation_time(&self) -> Option<Timestamp> {
         self.explicit.lock().operation_time()
@@ -170,8 +170,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one
-    /// retry if the specification allows it. If the retry was not sent, this is the error of the previous attempt.
+    /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error from the command, after one
+    /// retry if the specification allows it. If the retry was not sent, this is the error from the previous attempt.
     ///
     /// # Cancel safety
     ///
@@ -239,9 +239,9 @@ impl Session {
     /// Runs `body` in a transaction and commits it. Repeats `body` and the commit if the labels of their errors allow
     /// it, for at most 120 seconds, or `defaultTimeoutMS` or `timeoutMS` if set (Convenient API for Transactions).
     ///
-    /// `body` gets this session, and passes it to each of its operations. An operation without the session is not part
-    /// of the transaction. `body` may run several times, so any other effects should be safe to repeat. If it returns
-    /// an error, the transaction is aborted. For your own error type, call
+    /// `body` receives this session, and passes it to each of its operations. An operation without the session is not
+    /// part of the transaction. `body` may run several times, so any other effects should be safe to repeat. If it
+    /// returns an error, the transaction is aborted. For your own error type, call
     /// [`with_transaction_as`](Self::with_transaction_as). `body` may mutate its captured variables, but the compiler
     /// cannot prove that the future is then [`Send`]. In a spawned task, a web handler or an `async_trait`, call
     /// [`with_transaction_in_task`](Self::with_transaction_in_task) instead.
@@ -262,15 +262,15 @@ impl Session {
     /// # }
     /// ```
     ///
-    /// `body` must return the error of each command, and must not continue after an error: the error may have aborted
+    /// `body` must return the error from each command, and must not continue after an error: the error may have aborted
     /// the transaction on the server, as a duplicate key does. The commit is then refused with `NoSuchTransaction`,
     /// whose label `TransientTransactionError` makes `with_transaction` repeat everything until its time runs out. To
     /// handle command errors differently, use [`start_transaction`](Self::start_transaction),
     /// [`commit_transaction`](Self::commit_transaction) and [`abort_transaction`](Self::abort_transaction).
     ///
-    /// `defaultTimeoutMS` or `timeoutMS` limits the whole call: the body's operations get the remaining time, and an
+    /// `defaultTimeoutMS` or `timeoutMS` limits the whole call: the body's operations have the remaining time, and an
     /// operation with its own time limit fails with [`SessionError::TimeoutInTransaction`](super::SessionError).
-    /// Operations outside the session are not limited. The abort gets the full time again.
+    /// Operations outside the session are not limited. The abort has the full time again.
     ///
     /// # Errors
     ///
@@ -278,7 +278,7 @@ impl Session {
     ///
     /// # Cancel safety
     ///
-    /// The transaction is aborted in the background. Until the abort has ended, the session refuses operations with
+    /// The transaction is aborted in the background. Until the abort has finished, the session refuses operations with
     /// [`SessionError::AbortInProgress`](super::SessionError). If the commit was in progress, its outcome is unknown.
     #[doc(alias("and_run", "and_run2"))]
     pub async fn with_transaction<T>(
@@ -460,7 +460,7 @@ impl Session {
     }
 }
 
-/// Aborts, in the background, the transaction that a session or a call left open. Until the abort has ended, the
+/// Aborts, in the background, the transaction that a session or a call left open. Until the abort has finished, the
 /// session refuses operations. Returns whether there is anything to abort.
 pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     if !explicit.lock().abandon() {
@@ -483,7 +483,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     true
 }
 
-/// An abort in the background. Dropping the value ends the attempt to abort.
+/// An abort in the background. Dropping the value stops the attempt to abort.
 struct Aborting(Arc<Explicit>);
 
 impl Drop for Aborting {

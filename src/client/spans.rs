@@ -5,7 +5,7 @@
 //! the subscriber to OpenTelemetry cannot replace the tracer, for two reasons. The specification's options that switch
 //! the spans on have no effect on a subscriber's filter, and an application that does not use `tracing` has no bridge.
 //!
-//! [`CommandEvents::operation`](super::command_events::CommandEvents::operation) checks for both destinations, by a
+//! [`CommandEvents::operation`](super::command_events::CommandEvents::operation) checks for both destinations, using a
 //! flag and a static level. Without a destination, nothing in this module runs.
 
 mod attributes;
@@ -139,7 +139,7 @@ impl Spans {
         self.has_tracer() || subscriber::is_enabled()
     }
 
-    /// Begins a span. Its parent is `parent`, or else the application's current span.
+    /// Begins a span. Its parent is `parent`, or the application's current span if that is `None`.
     fn begin(
         &self,
         kind: Kind,

@@ -41,8 +41,8 @@ pub struct ServerStatus {
     pub operations: u64,
     /// The state of the server's pool; `None` before the client is first used.
     pub pool: Option<PoolStatus>,
-    /// The connections in use, beginning with the connection that has been in use for the longest time. Empty unless
-    /// the client [accounts for holders](super::Client::account_for_holders).
+    /// The connections in use, starting with the one that has been in use the longest. Empty unless the client
+    /// [accounts for holders](super::Client::account_for_holders).
     pub holders: Vec<Holder>,
 }
 

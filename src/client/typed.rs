@@ -27,7 +27,7 @@ use crate::endpoint::options::ReadPreference;
 use crate::endpoint::wire::{nesting, reply};
 use crate::text::printable::{Printable, PrintableError};
 
-/// The initial capacity for a document, in bytes. It is enough for most documents of an application.
+/// The initial capacity for a document, in bytes. This is enough for most of an application's documents.
 const USUAL_ROOM: usize = 512;
 
 impl Client {
@@ -109,8 +109,8 @@ impl<'c, R: DeserializeOwned> IntoFuture for TypedCommand<'c, R> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the command as a document. [`ClientError::Reply`] if it could
-    /// not read the reply. Otherwise the errors of [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not serialize the command as a document. [`ClientError::Reply`] if it
+    /// could not read the reply. Otherwise the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///
@@ -144,7 +144,7 @@ impl<'c, R: DeserializeOwned> Limited for TypedCommand<'c, R> {
 pub(super) struct Prepared<'c> {
     pub client: Client,
     pub database: &'c str,
-    /// The document, or the reason why serde could not write it.
+    /// The document, or the reason that serde could not serialize it.
     pub body: Result<RawDocumentBuf, ClientError>,
     pub session: Option<&'c mut Session>,
     pub read_preference: Option<&'c ReadPreference>,

@@ -46,8 +46,8 @@ impl Client {
     /// Prepares inserts into a collection. Await the value to send them. The client adds an `_id` to documents without
     /// one.
     ///
-    /// A document can be anything that serde writes as a document: a struct, `doc!`, `rawdoc!`. [`Write::insert`] takes
-    /// raw documents without copying them.
+    /// A document can be anything that serde serializes as a document: a struct, `doc!`, `rawdoc!`. [`Write::insert`]
+    /// takes raw documents without copying them.
     ///
     /// ```no_run
     /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -137,7 +137,7 @@ pub struct Write<'c> {
     statements: Vec<Statement<'c>>,
     /// The `_id`s that the client added, with the positions of their documents.
     generated_ids: Vec<(usize, ObjectId)>,
-    /// The error of the first statement that serde could not write.
+    /// The error for the first statement that serde could not serialize.
     refused: Option<ClientError>,
     ordered: bool,
     options: Option<RawDocumentBuf>,
@@ -258,16 +258,16 @@ impl<'c> Write<'c> {
         })
     }
 
-    /// Lets the statements run in any order, and continues after a statement fails. By default, and in a
+    /// Allows the statements to run in any order, and continues after a statement fails. By default, and in a
     /// transaction, the first failure stops the rest.
     pub fn unordered(mut self) -> Self {
         self.ordered = false;
         self
     }
 
-    /// Sets further fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`. The
-    /// value can be anything that serde writes as a document. `let` applies to updates and deletes: inserts in the same
-    /// bulk are sent without it. A field that the command already has, such as `ordered`, is refused.
+    /// Sets additional fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`.
+    /// The value can be anything that serde serializes as a document. `let` applies to updates and deletes: inserts in
+    /// the same bulk are sent without it. A field that the command already has, such as `ordered`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         match encode("options", &fields) {
             Ok(fields) => self.options = Some(fields),
@@ -332,7 +332,7 @@ impl<'c> Write<'c> {
         let limit = self.limit()?.start();
         let first = self.statements.first().map_or("bulkWrite", |statement| statement.kind.command());
         client.find_writable(first, self.session.as_deref(), limit, whole).await?;
-        // A statement that fails ends its transaction on the server.
+        // A statement that fails aborts its transaction on the server.
         let stops = self.ordered || self.session.as_deref().is_some_and(Explicit::is_in_transaction);
         let mut failure = Failure::default();
         let order = self.order();
@@ -341,7 +341,7 @@ impl<'c> Write<'c> {
             let kind = self.statements[*first].kind;
             let (batch, later) = rest.split_at(self.fitting(rest));
             rest = later;
-            // An unmet write concern is reported at the end, together with the errors of other commands.
+            // An unmet write concern is reported at the end, together with the errors from other commands.
             let Answer { reached, session, unmet, is_acknowledged } = match self.send(kind, batch, limit, whole).await {
                 Ok(answer) => answer,
                 // A command that failed as a whole stops the rest, ordered or not.
@@ -493,9 +493,9 @@ impl<'c> IntoFuture for Write<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
-    /// [`ClientError::Argument`] if there are no statements, if serde could not write a statement, if a statement lacks
-    /// `q`, `u` or `limit`, or if the options have a field that the command already has.
+    /// [`ClientError::Write`] if some statements may have been executed, otherwise the error with which the first
+    /// command failed. [`ClientError::Argument`] if there are no statements, if serde could not serialize a statement,
+    /// if a statement lacks `q`, `u` or `limit`, or if the options have a field that the command already has.
     ///
     /// # Cancel safety
     ///

@@ -34,7 +34,7 @@ const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];
 impl Client {
     /// Prepares a change stream. Await the value to open it.
     ///
-    /// `pipeline` holds the stages that filter or change the events: anything that serde writes as an array of
+    /// `pipeline` holds the stages that filter or change the events: anything that serde serializes as an array of
     /// documents, or `()` for none. The stages must keep each event's `_id`: without it, the stream cannot be resumed.
     ///
     /// A raw `aggregate` with a `$changeStream` stage does not resume, so prefer this method. The read concern must be
@@ -118,7 +118,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         }
     }
 
-    /// Returns the same change stream with events of another type, which serde reads. For raw documents, use
+    /// Returns the same change stream, whose events serde reads as another type. For raw documents, use
     /// `RawDocumentBuf`.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> Watch<'c, U, C> {
@@ -141,15 +141,15 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         }
     }
 
-    /// Adds fields that have no method here to the `$changeStream` stage. The value can be anything that serde writes
-    /// as a document.
+    /// Adds fields that have no method here to the `$changeStream` stage. The value can be anything that serde
+    /// serializes as a document.
     pub fn stage(mut self, fields: impl Serialize) -> Self {
         self.stage.extend("stage", &fields);
         self
     }
 
-    /// Adds fields that have no method here to the `aggregate` command. The value can be anything that serde writes as
-    /// a document. A field that the command already has, such as `cursor`, is refused.
+    /// Adds fields that have no method here to the `aggregate` command. The value can be anything that serde serializes
+    /// as a document. A field that the command already has, such as `cursor`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.options.extend("options", &fields);
         self
@@ -182,8 +182,8 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
     }
 
     /// Sets `timeoutMS`: how long opening the stream may take, and how long each call may take, including resuming. The
-    /// default is the limit of the collection or database, or else [`Options::timeout`](crate::Options::timeout). Zero means
-    /// no limit.
+    /// default is the limit of the collection or database or, if there is none,
+    /// [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Limit::of(limit);
         self
@@ -252,14 +252,14 @@ impl<'c, T> IntoFuture for Watch<'c, T> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options.
+    /// [`ClientError::Argument`] if serde could not serialize the pipeline, the stage or the options.
     /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`. Otherwise the errors of
     /// [`Client::run`]. A standalone server does not support change streams, and returns an error.
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection
-    /// is [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
+    /// The same as for [`Client::run`]. If the server has opened a cursor, it is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
     /// after ten minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
@@ -325,7 +325,7 @@ impl Documents {
     }
 }
 
-/// Returns the stages of an application's pipeline. `()` stands for none.
+/// Returns the stages of an application's pipeline. `()` means none.
 fn stages(pipeline: &impl Serialize) -> Result<RawArrayBuf, ClientError> {
     let mut fields = Fields::new();
     fields.put("pipeline", "pipeline", Shape::Any, pipeline);

@@ -74,7 +74,7 @@ impl<C: AnyClient> Database<C> {
 }
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares dropping the collection with its documents and indexes. The call also succeeds if the collection does
+    /// Prepares dropping the collection with its documents and indexes. The call succeeds even if the collection does
     /// not exist.
     #[track_caller]
     pub fn drop(&self) -> DropNamespace<'_, C> {
@@ -238,7 +238,7 @@ command! {
 
 impl<C: AnyClient> ListCollectionNames<'_, C> {
     async fn send(mut self) -> Result<Vec<String>, ClientError> {
-        // With `nameOnly`, the server would apply the filter to the names only (Enumerating Collections, "Getting
+        // With `nameOnly`, the server would apply the filter only to the names (Enumerating Collections, "Getting
         // Collection Names").
         let needs_more = |filter: &RawDocument| filter.iter().flatten().any(|(field, _)| field.as_str() != "name");
         if !self.request.body.document_at("filter").is_some_and(needs_more) {

@@ -78,7 +78,7 @@ impl WriteModel {
         Self { change: Change::Update, statement }
     }
 
-    /// Creates a replacement of one document, by a value of any type: see [`Collection::replace_one`].
+    /// Creates a replacement of one document with a value of any type: see [`Collection::replace_one`].
     pub fn replace_one(filter: impl Serialize, replacement: impl Serialize) -> Self {
         Self { change: Change::Update, statement: replace_statement(&filter, &replacement) }
     }

@@ -1,4 +1,4 @@
-//! `Client::bulk_write`: writes of any kind to several collections, by the server's `bulkWrite` command.
+//! `Client::bulk_write`: writes of any kind to several collections, with the server's `bulkWrite` command.
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::pin;
@@ -567,11 +567,11 @@ pub struct ClientBulkWriteFailure {
     #[source]
     pub cause: Option<Box<ClientError>>,
     pub(in crate::client) generated_ids: Vec<(usize, ObjectId)>,
-    /// The labels of these replies that no specification defines.
+    /// The labels in these replies that no specification defines.
     pub(in crate::client) other_labels: Vec<String>,
     /// The server of the first error.
     pub(in crate::client) address: Option<Arc<str>>,
-    /// Whether a reply that reports success also reports an exceeded time limit.
+    /// Whether a reply that reports success also reports that a time limit was exceeded.
     pub(in crate::client) is_timeout: bool,
 }
 

@@ -19,8 +19,8 @@ use crate::endpoint::Limit;
 
 impl<C: AnyClient> Database<C> {
     /// Prepares a command of the application's choice, on the primary. The command is a document, or any value that
-    /// serde writes as a document. Await it to get the reply or, after [`typed`](RunCommand::typed), the reply as any
-    /// type. The client adds no read or write concern to the command.
+    /// serde serializes as a document. Await it to get the reply or, after [`typed`](RunCommand::typed), the reply as
+    /// any type. The client adds no read or write concern to the command.
     #[track_caller]
     #[doc(alias = "run_raw_command")]
     pub fn run_command(&self, command: impl Serialize) -> RunCommand<'_, Document, C> {
@@ -71,7 +71,7 @@ pub struct RunCommand<'c, T = Document, C = Client> {
 }
 
 impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
-    /// Returns the same command with a reply of another type, which serde reads.
+    /// Returns the same command, whose reply serde deserializes as another type.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> RunCommand<'c, U, C> {
         RunCommand { request: self.request, reply: PhantomData }
@@ -106,8 +106,8 @@ pub struct RunCursorCommand<'c, T = Document, C = Client> {
 }
 
 impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
-    /// Sets the number of documents in each further batch (`batchSize` of each `getMore`). By default the server
-    /// decides, because the client does not inspect the command.
+    /// Sets the number of documents in each later batch (`batchSize` of each `getMore`). By default the server decides,
+    /// because the client does not inspect the command.
     pub fn batch_size(mut self, documents: i32) -> Self {
         self.batch_size = Some(documents);
         self
@@ -119,7 +119,7 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         self
     }
 
-    /// Sets `maxTimeMS` of each `getMore`: how long the server waits for new documents. This only applies to cursors
+    /// Sets `maxTimeMS` of each `getMore`: how long the server waits for new documents. This applies only to cursors
     /// that await data.
     pub fn max_time(mut self, limit: Duration) -> Self {
         self.max_time = Some(limit);

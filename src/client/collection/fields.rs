@@ -46,8 +46,8 @@ impl Shape {
     }
 }
 
-/// A document that serde writes field by field into one buffer. If a field is refused, the error is kept instead of the
-/// document.
+/// A document that serde serializes field by field into one buffer. If a field is refused, the error is kept instead of
+/// the document.
 #[derive(Debug, Clone)]
 pub(in crate::client) struct Fields {
     /// The whole document, unless a field was refused.
@@ -99,7 +99,7 @@ impl Fields {
         }
     }
 
-    /// Adds the fields of an argument: anything that serde writes as a document.
+    /// Adds the fields of an argument: anything that serde serializes as a document.
     pub fn extend(&mut self, argument: &'static str, value: &impl Serialize) {
         if self.refused.is_none()
             && let Err(error) = self.append_all(argument, value)

@@ -1,4 +1,4 @@
-//! The methods that lead from a client to its databases and collections.
+//! The methods that return handles to a client's databases and collections.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

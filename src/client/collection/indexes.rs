@@ -45,7 +45,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 
     /// Prepares dropping an index. `index` is its name, such as `"price_1"`, or its keys, such as
-    /// `doc! { "price": 1 }`. A text index can only be dropped by its name. The call also succeeds if the collection
+    /// `doc! { "price": 1 }`. A text index can be dropped only by its name. The call succeeds even if the collection
     /// does not exist.
     #[track_caller]
     pub fn drop_index(&self, index: impl Serialize) -> DropIndexes<'_, C> {
@@ -57,7 +57,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         DropIndexes { request }
     }
 
-    /// Prepares dropping all indexes except the index on `_id`. The call also succeeds if the collection does not
+    /// Prepares dropping all indexes except the index on `_id`. The call succeeds even if the collection does not
     /// exist.
     #[track_caller]
     pub fn drop_indexes(&self) -> DropIndexes<'_, C> {
@@ -99,7 +99,7 @@ impl IndexModel {
     );
 
     /// Adds fields that have no method here, such as `prepareUnique`, under their names in the server's manual. The
-    /// value can be anything that serde writes as a document.
+    /// value can be anything that serde serializes as a document.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.fields.extend("options", &fields);
         self

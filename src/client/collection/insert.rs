@@ -35,7 +35,7 @@ impl<T: Serialize, C: AnyClient> Collection<T, C> {
         let mut makes_room = true;
         let documents = documents.into_iter().map(|document| {
             let document = NewDocument::of("documents", document.borrow(), makes_room)?;
-            // Documents of a collection tend to be alike: if one has an `_id`, so does the next.
+            // The documents in a collection tend to be alike: if one has an `_id`, the next probably does too.
             makes_room = document.generated.is_some();
             Ok(document)
         });

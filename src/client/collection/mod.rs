@@ -222,7 +222,7 @@ impl<C> fmt::Debug for Database<C> {
 ///
 /// A handle is cheap to clone, and can be created at any time. Each method returns a builder: set options with its
 /// methods, then await it to send the command. Filters, updates and the values of options can be anything that serde
-/// writes as a document: `doc!`, `rawdoc!`, or a struct.
+/// serializes as a document: `doc!`, `rawdoc!`, or a struct.
 ///
 /// The methods have the names of the specification. [`Client::run`] and [`Client::write`] are the raw forms, which take
 /// the commands as sent on the wire.
@@ -283,7 +283,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// Not derived, because `T` need not be `Clone`.
+/// This is not derived, because `T` need not be `Clone`.
 impl<T, C> Clone for Collection<T, C> {
     fn clone(&self) -> Self {
         Self { namespace: self.namespace.clone(), documents: PhantomData }
@@ -313,7 +313,7 @@ impl<C> Namespace<C> {
         self.request_with(&self.settings, body)
     }
 
-    /// Returns a request for a command that inherits the time limit, but no concern and no read preference.
+    /// Returns a request for a command that inherits the time limit, but neither the concerns nor the read preference.
     #[track_caller]
     fn request_without_settings(&self, body: Fields) -> Request<'_, C> {
         self.request_with(Settings::NONE, body)

@@ -112,7 +112,7 @@ macro_rules! options {
         language_override
     ); };
     (@row $place:tt let_vars) => { options!(@method $place "let" document
-        /// Sets variables, which expressions read as `$$name` (`let`). Needs MongoDB 5.0.
+        /// Sets variables that expressions can read as `$$name` (`let`). Needs MongoDB 5.0.
         let_vars
     ); };
     (@row $place:tt max) => { options!(@method $place "max" document
@@ -153,7 +153,7 @@ macro_rules! options {
         partial_filter_expression
     ); };
     (@row $place:tt pipeline) => { options!(@method $place "pipeline" array
-        /// Sets the stages that a view applies to the collection of [`view_on`](Self::view_on) (`pipeline`).
+        /// Sets the stages that a view applies to the collection named in [`view_on`](Self::view_on) (`pipeline`).
         pipeline
     ); };
     (@row $place:tt projection) => { options!(@method $place "projection" document
@@ -170,12 +170,12 @@ macro_rules! options {
         return_key
     ); };
     (@row $place:tt show_expanded_events) => { options!(@method $place "showExpandedEvents" flag
-        /// Sets whether the stream has events for indexes, and for collections that are created or changed
+        /// Sets whether the stream includes events for indexes, and for collections that are created or changed
         /// (`showExpandedEvents`). Needs MongoDB 6.0.
         show_expanded_events
     ); };
     (@row $place:tt show_record_id) => { options!(@method $place "showRecordId" flag
-        /// Sets whether each document contains its position in the storage as `$recordId` (`showRecordId`).
+        /// Sets whether each document contains its position in storage as `$recordId` (`showRecordId`).
         show_record_id
     ); };
     (@row $place:tt size) => { options!(@method $place "size" number
@@ -247,7 +247,7 @@ macro_rules! options {
         version
     ); };
     (@row $place:tt view_on) => { options!(@method $place "viewOn" text
-        /// Turns the new collection into a view of an existing collection or view, by its name (`viewOn`).
+        /// Makes the new collection a view of the existing collection or view with this name (`viewOn`).
         view_on
     ); };
     (@row $place:tt weights) => { options!(@method $place "weights" document

@@ -37,7 +37,7 @@ pub(crate) trait Call: Sized {
     ///
     /// # Errors
     ///
-    /// [`SessionError::TimeoutInTransaction`].
+    /// [`SessionError::TimeoutInTransaction`] if both the operation and its session have a limit.
     fn limit(&self) -> Result<Limit, SessionError>;
 
     /// Sends the command, with a limit that has already started.
@@ -86,11 +86,12 @@ impl<'c, C> Request<'c, C> {
 }
 
 impl<'c, C: AnyClient> Request<'c, C> {
-    /// Returns the time limit that has already started, or else the limit of the call, without starting it.
+    /// Returns the time limit that has already started or, if there is none, the limit of the call, without starting
+    /// it.
     ///
     /// # Errors
     ///
-    /// [`SessionError::TimeoutInTransaction`].
+    /// [`SessionError::TimeoutInTransaction`] if both the operation and its session have a limit.
     pub fn limit(&self) -> Result<Limit, SessionError> {
         if let Some(started) = self.started {
             return Ok(started);
@@ -98,9 +99,9 @@ impl<'c, C: AnyClient> Request<'c, C> {
         self.client.running().limit_in(self.explicit(), self.timeout())
     }
 
-    /// Returns the limit of this call, or else of its collection or database. In a call to `with_transaction`, the
-    /// limit of the collection or database does not apply, because the session has a limit (Client Side Operations
-    /// Timeout, "Validation and Overrides").
+    /// Returns the limit of this call or, if there is none, of its collection or database. In a call to
+    /// `with_transaction`, the limit of the collection or database does not apply, because the session has a limit
+    /// (Client Side Operations Timeout, "Validation and Overrides").
     fn timeout(&self) -> Limit {
         let is_inherited = !self.timeout.is_set() && self.inherited_timeout.is_set();
         match is_inherited && self.explicit().is_none_or(|explicit| explicit.limit().is_none()) {
@@ -116,14 +117,14 @@ impl<'c, C: AnyClient> Request<'c, C> {
     /// Sets [`limit`](Self::limit) to a limit that has already started.
     pub fn start(&mut self, limit: Limit) {
         self.started = Some(limit);
-        // The later commands of a cursor have the same limit, started anew.
+        // The later commands of a cursor have the same limit, restarted.
         if self.session.is_none() {
             self.timeout = limit.unstarted();
         }
     }
 
-    /// Completes the command. This happens outside a builder's future, so that the future does not need to hold the
-    /// whole builder.
+    /// Completes the command. This happens outside a builder's future, so the future does not need to hold the whole
+    /// builder.
     pub fn ready(mut self, writes: bool) -> Result<Ready<'c>, ClientError> {
         let read_preference = self.inherit(writes)?;
         let limit = self.started.unwrap_or_else(|| self.timeout());
@@ -260,9 +261,10 @@ impl<'c, C: AnyClient> Request<'c, C> {
 
 /// A command with the settings that it inherits.
 ///
-/// The methods of this type, and the methods of [`Request`] that open cursors, declare that their futures are `Send`. So
-/// the compiler does not need to prove for each document type that the whole client is `Send`. A builder awaits such a
-/// future where it calls the method: the compiler reserves memory twice for a future that is created first.
+/// The methods of this type, and the methods of [`Request`] that open cursors, declare that their futures are `Send`.
+/// The compiler therefore does not need to prove for each document type that the whole client is `Send`. A builder
+/// awaits each of these futures in the expression that creates it: for a future that is first stored in a variable, the
+/// compiler reserves memory twice.
 pub(super) struct Ready<'c> {
     client: &'c Client,
     database: &'c str,
@@ -363,7 +365,7 @@ pub(super) fn first_of_batch<'r>(
     }
 }
 
-/// Declares the methods of a builder for its cursor.
+/// Declares the methods with which a builder configures its cursor.
 macro_rules! cursor_options {
     () => {
         /// Sets the number of documents in each batch (`batchSize`). By default the server decides. In a `find`, zero
@@ -374,7 +376,7 @@ macro_rules! cursor_options {
         }
 
         /// Sets how long the server waits for new documents (`maxAwaitTimeMS`, the `maxTimeMS` of each `getMore`). This
-        /// only applies to tailable cursors that await data.
+        /// applies only to tailable cursors that await data.
         pub fn max_await_time(mut self, limit: std::time::Duration) -> Self {
             self.cursor.max_await_time = Some(limit);
             self
@@ -388,9 +390,9 @@ macro_rules! cursor_options {
     };
 }
 
-/// Declares the methods that all builders share, and the builder's future. The builder must have a `send` method. A
-/// type that the call itself reads has a bound. The type of a cursor has no bound, because it may borrow from the
-/// batch.
+/// Declares the methods that all builders share, and the builder's future. The builder must have a `send` method. If
+/// the call itself reads values of the type parameter, the parameter has a bound. For a cursor, it has no bound,
+/// because the values may borrow from the batch.
 macro_rules! builder {
     ($name:ident $(<$t:ident $(: $bound:path)?>)? => $output:ty $(, $inherited:ident)*) => {
         impl<'c $(, $t)?, C: super::AnyClient> $name<'c $(, $t)?, C> {
@@ -400,16 +402,16 @@ macro_rules! builder {
                 self
             }
 
-            /// Sets `timeoutMS`: how long the call may take in total, including all its attempts. The default is
-            /// the limit of the collection or database, or else [`Options::timeout`](crate::Options::timeout). Zero means no
-            /// limit.
+            /// Sets `timeoutMS`: how long the call may take in total, including all its attempts. The default is the
+            /// limit of the collection or database or, if there is none, [`Options::timeout`](crate::Options::timeout).
+            /// Zero means no limit.
             pub fn timeout(mut self, limit: std::time::Duration) -> Self {
                 self.request.timeout = Limit::of(limit);
                 self
             }
 
             /// Adds fields that have no method here to the command, under their names in the server's manual. The value
-            /// can be anything that serde writes as a document. A field that the command already has is refused.
+            /// can be anything that serde serializes as a document. A field that the command already has is refused.
             pub fn options(mut self, fields: impl serde::Serialize) -> Self {
                 self.request.body.extend("options", &fields);
                 self
@@ -481,7 +483,7 @@ macro_rules! builder {
     };
     (@inherited read_concern) => {
         /// Sets the level of the read concern, such as `majority`. The default comes from the collection or database.
-        /// An empty string stands for the server's default.
+        /// An empty string means the server's default.
         pub fn read_concern(mut self, level: impl Into<String>) -> Self {
             self.request.read_concern = Some(level.into());
             self

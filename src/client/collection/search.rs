@@ -56,7 +56,7 @@ impl<T, C: AnyClient> Collection<T, C> {
         ChangeSearchIndex { request, is_removal: false }
     }
 
-    /// Prepares the removal of the search index with this name. The call also succeeds if the collection does not
+    /// Prepares the removal of the search index with this name. The call succeeds even if the collection does not
     /// exist.
     #[track_caller]
     pub fn drop_search_index(&self, name: impl AsRef<str>) -> ChangeSearchIndex<'_, C> {

@@ -9,7 +9,7 @@ use crate::endpoint::wire::reply::whole_number;
 /// A batch of documents, within the reply that contains it.
 pub(super) struct Batch {
     pub(super) reply: RawDocumentBuf,
-    /// The server's id of the cursor; 0 once it has ended there.
+    /// The cursor's id on the server; 0 once the server has closed it.
     pub(super) id: i64,
     /// Where the next element of the array begins, from the start of the reply.
     next: usize,
@@ -101,7 +101,7 @@ pub(super) struct CursorReply {
 
 impl CursorReply {
     /// Reads the cursor in a reply to a query. If the namespace cannot be read, the error is returned alongside the
-    /// cursor, so that the cursor can still be closed. In this case, the collection is taken from `query`.
+    /// cursor, so the cursor can still be closed. In this case, the collection is taken from `query`.
     pub(super) fn read(reply: &RawDocument, query: &RawDocument) -> (Self, Result<(), ClientError>) {
         let cursor = reply.get_document("cursor");
         let id = cursor.as_ref().ok().and_then(|cursor| id_of(cursor)).unwrap_or(0);

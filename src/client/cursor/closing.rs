@@ -63,12 +63,13 @@ impl<T> Cursor<T> {
         true
     }
 
-    /// Queues up behind the cursors of the transaction that are already closing.
+    /// Queues up behind the transaction's cursors that are already closing.
     pub(super) fn queue_up(&self) -> Option<QueueGuard> {
         self.queue_number.as_ref().filter(|_| self.id != 0).map(QueueNumber::queue_up)
     }
 
-    /// Takes the cursor apart, and returns the work that closes it on the server, or `None` if it has ended there.
+    /// Takes the cursor apart, and returns the work that closes it on the server, or `None` if the server has already
+    /// closed it.
     pub(super) fn closing(&mut self, timeout: Option<Limit>, guard: Option<QueueGuard>) -> Option<Closing> {
         let id = match (mem::take(&mut self.id), mem::take(&mut self.unclosed)) {
             (0, 0) => return None,

@@ -105,8 +105,7 @@ impl Attempted for OfCursor<'_> {
             }
         }
         if let Some(check) = self.cursor.client.deployment().check_if_idle(&server) {
-            // If the time runs out here, the attempt continues, so that it fails with an error about the missing
-            // connection.
+            // If the time runs out here, the attempt continues, and fails with an error about the missing connection.
             match self.limit.deadline() {
                 Some((at, _)) => drop(within(at, || None, check).await),
                 None => check.await,

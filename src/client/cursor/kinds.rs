@@ -8,7 +8,7 @@ use crate::client::session::name;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CursorType {
-    /// The cursor ends.
+    /// The cursor closes.
     NonTailable,
     /// The cursor stays open, and yields documents that are added later to its capped collection.
     Tailable,
@@ -34,8 +34,8 @@ impl CursorType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutMode {
-    /// The limit covers the query and all further batches together. This is the default for non-tailable cursors, and
-    /// is not allowed for tailable cursors.
+    /// The limit covers the query and all later batches together. This is the default for non-tailable cursors, and is
+    /// not allowed for tailable cursors.
     CursorLifetime,
     /// The limit covers the query, and then starts again for each call that fetches documents. This is the default for
     /// tailable cursors.

@@ -1,4 +1,4 @@
-//! Time limits of a cursor's iterations, and of closing it.
+//! Time limits for a cursor's iterations, and for closing it.
 
 use super::Cursor;
 use crate::endpoint::Limit;

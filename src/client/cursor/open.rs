@@ -89,7 +89,7 @@ pub struct OpenCursor<'c> {
 }
 
 impl OpenCursor<'_> {
-    /// Sets the number of documents in each further batch. The default is the `batchSize` in the command's document.
+    /// Sets the number of documents in each later batch. The default is the `batchSize` in the command's document.
     pub fn batch_size(mut self, documents: i32) -> Self {
         self.batch_size = Some(documents);
         self
@@ -102,8 +102,8 @@ impl OpenCursor<'_> {
         self
     }
 
-    /// Sets the type of the cursor that the command opens. By default, the type follows from the command's `tailable`
-    /// and `awaitData` fields, or from a pipeline that opens a change stream.
+    /// Sets the type of the cursor that the command opens. By default, the type is inferred from the command's
+    /// `tailable` and `awaitData` fields, or from a pipeline that opens a change stream.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
         self.cursor_type = Some(cursor_type);
         self
@@ -132,7 +132,7 @@ impl OpenCursor<'_> {
     fn kind(&self) -> CursorType {
         match (self.cursor_type, CursorType::of(self.operation.command.body())) {
             (Some(cursor_type), _) => cursor_type,
-            // `max_await_time` implies this type, except for a `find`, whose own fields give its type.
+            // `max_await_time` implies this type, except for a `find`, whose own fields determine its type.
             (None, CursorType::NonTailable) if self.max_await_time.is_some() && !self.is_find() => {
                 CursorType::TailableAwait
             }
@@ -175,8 +175,8 @@ impl OpenCursor<'_> {
         // For a generic command, the application knows which options its `getMore` takes (Run Command,
         // "runCursorCommand").
         let takes_time = awaits_data || operation.kind == Kind::Command;
-        // The command is sent with its time limit only in these cases. Otherwise, the server would apply the limit of
-        // the query to further batches as well.
+        // The command is sent with its time limit only in these cases. Otherwise, the server would also apply the limit
+        // of the query to later batches.
         let is_told = time.mode == TimeoutMode::CursorLifetime || awaits_data;
         let command = operation.command.within(limit);
         let command = if is_told { command } else { command.without_max_time() };
@@ -242,7 +242,7 @@ impl Limited for OpenCursor<'_> {
     }
 }
 
-/// A cursor, and further results of the command that opened it.
+/// A cursor, and other results of the command that opened it.
 pub(in crate::client) struct Opened {
     pub(in crate::client) cursor: Cursor,
     pub(in crate::client) server: ServerAddress,
@@ -258,12 +258,12 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] if options exclude each other, and the errors of [`Client::run`].
+    /// [`ClientError::InvalidOption`] if options conflict, and the errors of [`Client::run`].
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`Client::run`]. A cursor that the server opened in the meantime is closed when the connection
-    /// is [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
+    /// The same as for [`Client::run`]. If the server has opened a cursor, it is closed when the connection is
+    /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
     /// after ten minutes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())

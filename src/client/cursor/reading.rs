@@ -45,7 +45,8 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Reply`] if serde cannot read the document, or if there is none: the cursor has not advanced, or has ended.
+    /// [`ClientError::Reply`] if serde cannot read the document, or if there is none: the cursor has not advanced, or
+    /// is finished.
     #[doc(alias = "deserialize_current")]
     pub fn current<'b, U: Deserialize<'b>>(&'b self) -> Result<U, ClientError> {
         let document = self.batch.current();

@@ -38,7 +38,7 @@ pub(super) struct ServerCursor {
     pub(super) database: String,
     pub(super) collection: String,
     pub(super) batch_size: Option<i32>,
-    /// How long the server waits for new documents. Only for cursors that await data.
+    /// How long the server waits for new documents. Applies only to cursors that await data.
     pub(super) max_await_time: Option<Duration>,
     pub(super) comment: Option<RawDocumentBuf>,
     pub(super) is_tailable: bool,
@@ -55,8 +55,8 @@ pub(super) struct ServerCursor {
 }
 
 impl ServerCursor {
-    /// Keeps the connection of the query, if the cursor can be reached only through this connection. A cursor that
-    /// ended with its first batch gives back its session.
+    /// Keeps the connection of the query, if the cursor can be reached only through this connection. A cursor that was
+    /// exhausted by its first batch gives back its session.
     pub(super) fn opened_on(mut self, connection: Option<Connection<Endpoint>>, id: i64) -> Self {
         if id == 0 {
             self.end_on(connection.as_ref());
@@ -166,7 +166,7 @@ impl ServerCursor {
         state.open_transaction() != self.opened_in || !state.is_pinned()
     }
 
-    /// Closes the cursor after a command that fetched a batch, unless it ended on the server.
+    /// Closes the cursor after a command that fetched a batch, unless the server has already closed it.
     pub(super) async fn close_after(
         mut self,
         id: i64,

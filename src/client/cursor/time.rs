@@ -12,12 +12,12 @@ pub(super) struct CursorTime {
     /// `timeoutMS` of the query.
     pub(super) timeout: Limit,
     pub(super) mode: TimeoutMode,
-    /// The running limit: of the cursor's whole life, or of the iteration in progress.
+    /// The running limit, for the cursor's whole life or for the iteration in progress.
     pub(super) running: Option<Limit>,
 }
 
 impl CursorTime {
-    /// Returns the limits of a cursor of this type, unless the options exclude each other.
+    /// Returns the limits of a cursor of this type, unless the options conflict.
     pub(super) fn new(
         timeout: Limit,
         mode: Option<TimeoutMode>,

@@ -103,7 +103,8 @@ impl Deployment {
         Ok(server)
     }
 
-    /// Creates the endpoints of the server's pool and, if the server has a monitor, of the monitor from these values.
+    /// Creates the endpoint of the server's pool from these values and, if the server has a monitor, the monitor's
+    /// endpoint.
     pub(super) fn endpoints_of(
         self: &Arc<Self>,
         server: &Arc<Server>,

@@ -263,7 +263,7 @@ impl Deployment {
             return;
         }
         self.apply(None, |_, before| {
-            // If the pool has been cleared since, the reply may come from a server process that has ended.
+            // If the pool has been cleared since, the reply may come from a server process that has exited.
             let is_late = generation < server.pool.state().generation || !is_news(before);
             if is_late { None } else { before.topology.after_check(with_round_trips(server, description)) }
         });
@@ -384,8 +384,8 @@ fn with_round_trips(server: &Server, description: ServerDescription) -> ServerDe
     ServerDescription { average_round_trip_time, minimum_round_trip_time, ..description }
 }
 
-/// Returns whether an error comes from a connection of an older generation than the current generation of the pool or
-/// the service.
+/// Returns whether an error comes from a connection whose generation is older than the current generation of the pool
+/// or the service.
 fn is_older(server: &Server, reason: &Reason) -> bool {
     let Some(generation) = reason.generation else { return false };
     let present = match reason.service_id {

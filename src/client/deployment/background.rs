@@ -18,7 +18,7 @@ use super::state::Deployment;
 use crate::endpoint::Limit;
 use crate::pool::runtime::{PerProcess, own};
 
-/// The maximum time that a call spends on kept work at its end.
+/// The maximum time that a call spends on kept work before it returns.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
 /// Work that no call waits for.
@@ -122,7 +122,7 @@ impl Deployment {
                 if kept.is_empty() { Poll::Ready(()) } else { Poll::Pending }
             });
             if timeout_at(at, all).await.is_err() {
-                // The servers end unused cursors and transactions themselves after a while.
+                // The servers themselves close unused cursors and abort unused transactions after a while.
                 return;
             }
         }

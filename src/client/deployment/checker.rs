@@ -53,7 +53,7 @@ struct Opening {
 /// check-out from this server follows soon, it fails with this error instead of opening a connection.
 struct Refusal {
     error: EstablishError,
-    /// When the authentication failed, or when the scan ended.
+    /// When the authentication failed, or when the scan finished.
     at: Instant,
 }
 
@@ -78,7 +78,7 @@ impl Uses {
         true
     }
 
-    /// Records the end of a scan that began at `begun`. The operation that made the scan checks out a connection next.
+    /// Records the end of a scan that began at `begun`. The operation that ran the scan then checks out a connection.
     pub(super) fn scan_ended(&self, begun: Instant) {
         if let Some(refusal) = self.lock().refusal.as_mut().filter(|refusal| refusal.at >= begun) {
             refusal.at = Instant::now();
@@ -171,7 +171,7 @@ impl Deployment {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is taken to mean that the operation's time is up, and the server becomes unknown.
+    /// Dropping the future is taken to mean that the operation's time has run out, and the server becomes unknown.
     pub(super) async fn check(self: Arc<Self>, server: Arc<Server>) {
         let checking = Checking { monitored: self.monitored_of(&server), begun: Instant::now(), is_completed: false };
         let monitored = &checking.monitored;

@@ -1,4 +1,5 @@
-//! The events about checks. Every start of a check is followed by its end, whatever happens to the monitor.
+//! The events about checks. The event for the start of a check is always followed by an event for its end, whatever
+//! happens to the monitor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub(super) enum CheckConnection<'l> {
     Latest(&'l Arc<str>, Option<i64>),
 }
 
-/// The check was cancelled: an operation found that the server cannot be reached, or the monitor has ended.
+/// The check was cancelled: an operation found that the server cannot be reached, or the monitor has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the check of the server was cancelled")]
 struct Cancelled;

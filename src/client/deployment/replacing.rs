@@ -10,12 +10,12 @@ use crate::endpoint::options::{InvalidOption, Options};
 use crate::pool::runtime::Pool;
 
 impl Deployment {
-    /// Opens all further connections with the credential, TLS and the compressors of these options, and renews the pools.
+    /// Opens all later connections with the credential, TLS and the compressors of these options, and renews the pools.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] as for [`Deployment::new`], and for options that cannot be replaced. In that case, nothing
-    /// changes.
+    /// Returns [`InvalidOption`] in the same cases as [`Deployment::new`], and for options that cannot be replaced. In
+    /// that case, nothing changes.
     pub(crate) fn replace_options(self: &Arc<Self>, options: Options) -> Result<(), InvalidOption> {
         options.validate()?;
         // A TXT record may have added options. The new options may or may not include these additions.
@@ -47,7 +47,7 @@ impl Deployment {
             }
             self.replaced.store(Some(Arc::new(Replaced { options, settled: Some(next) })));
         }
-        // Outside the lock, because this closes connections, and their events may reach subscribers.
+        // This happens outside the lock, because it closes connections, and their events may reach subscribers.
         pools.iter().for_each(Pool::renew);
         Ok(())
     }

@@ -14,11 +14,11 @@ use crate::endpoint::{ResolveError, SHORTEST_RESCAN, choose, resolve_again, reso
 use crate::pool::runtime::alarm;
 use crate::text::printable::PrintableError;
 
-/// Keeps looking the servers up until the deployment is closed, or its type needs no further lookups.
+/// Keeps looking up the servers until the deployment is closed, or its type needs no more lookups.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future cancels the lookup. It also drops the [`SrvPolling`], so that the next operation restarts the
+/// Dropping the future cancels the lookup. It also drops the [`SrvPolling`], so the next operation restarts the
 /// deployment's tasks.
 pub(super) async fn run(polling: SrvPolling) {
     let deployment = &polling.deployment;

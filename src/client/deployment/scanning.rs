@@ -1,5 +1,5 @@
-//! Scanning checks the servers in the course of operations, where there are no monitors (Server Monitoring,
-//! "Single-threaded monitoring"; Server Selection, "Single-threaded server selection").
+//! Scanning: where there are no monitors, operations check the servers themselves (Server Monitoring, "Single-threaded
+//! monitoring"; Server Selection, "Single-threaded server selection").
 //!
 //! A deployment that scans has one connection to each server, in a pool of size one that does not spawn anything.
 //! Commands and checks share this connection. Opening the connection counts as a check, and so does a hello on it. One
@@ -14,29 +14,31 @@
 //! | a server has replied that it is not primary or is shutting down | before the next selection |
 //! | no server is suitable | during the selection: once, or repeatedly with `serverSelectionTryOnce=false` |
 //!
-//! Scans are at least 500 ms apart. A scan skips a server whose last check failed less than 5 s earlier (`cooldownMS`). The
-//! failure of a command does not count as a failed check, so that a retry can reach a server that lost only its connection.
+//! Scans are at least 500 ms apart. A scan skips a server whose last check failed less than 5 s earlier (`cooldownMS`).
+//! The failure of a command does not count as a failed check, so a retry can reach a server that has only lost its
+//! connection.
 //!
-//! A failed authentication does not count either: the server has already replied to the hello, and this reply is the
+//! A failed authentication does not count either: the server has already replied to the hello, and that reply is the
 //! result of the check. If the operation selects the server, its check-out fails with the authentication error. This
 //! failure has the same effect as if the pool had failed to open a connection: the server becomes unknown, and the
 //! operation is retried. If the operation does not select the server, scans skip the server for 5 s and keep its
-//! description, so that the server does not refuse the same password twice a second. If the operation's time ends
+//! description. Otherwise, the server might refuse the same password twice a second. If the operation's time runs out
 //! during an authentication, the check is cut off.
 //!
-//! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before its use: when it is
-//! selected, and before the next command of a cursor. A selection terminates, because each check counts as a use.
+//! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before it is used again:
+//! when it is selected, and before a cursor's next command. Selection always terminates, because each check counts as a
+//! use.
 //!
 //! # How long a scan takes
 //!
-//! A check takes at most `connectTimeoutMS`, or twice as long if it fails on an existing connection and opens a new
-//! connection.
+//! A check takes at most `connectTimeoutMS`, or twice as long if it fails on an existing connection and then opens a
+//! new one.
 //!
 //! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan therefore ends early once
-//! half of its time is used up and a server that has answered is suitable. A check that is cut off, at that
-//! point or when the time is up, counts as failed: the server becomes unknown. For the next 5 s, scans check this
-//! server only if no other server is suitable. It is not skipped altogether, because it may merely need more time than
-//! the operation had.
+//! half its time has passed and a server that has answered is suitable. A check that is cut off, at that point or when
+//! the time runs out, counts as failed: the server becomes unknown. For the next 5 s, scans check this server only if
+//! no other server is suitable. It is not skipped altogether, because it may merely need more time than the operation
+//! had.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -154,14 +156,14 @@ impl Deployment {
             match self.try_select(&self.snapshot(), demand) {
                 Ok(Some(selected)) => {
                     if self.was_long_idle(&selected) {
-                        // The check may change the server's description, and thus the choice.
+                        // The check may change the server's description, so select again.
                         self.clone().check(selected.server().clone()).await;
                         continue;
                     }
                     selected.uses.lock().used = Some(Instant::now());
                     return Ok(selected);
                 }
-                // No scan would find another server.
+                // A scan would not find another server.
                 Ok(None) if self.is_balanced() => return Err(self.not_found_at_once(demand)),
                 Ok(None) => scanning.mark_stale(),
                 Err(error) => {
@@ -200,13 +202,13 @@ impl Deployment {
         }
         let state = scanning.lock();
         let due = state.last.map(|last| last.checked_add(self.options().heartbeat_interval()));
-        // A time beyond the clock's range never comes.
+        // A time beyond the clock's range is never reached.
         state.is_stale || due.is_none_or(|due| due.is_some_and(|due| due <= Instant::now()))
     }
 
     /// Checks all servers at once, including servers that the checks discover. The scan ends when every server has
-    /// answered or failed. Once half of the time until `deadline` has passed, the scan ends as soon as a server that
-    /// has answered is suitable.
+    /// answered or failed. Once half the time until `deadline` has passed, the scan ends as soon as a server that has
+    /// answered is suitable.
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;
@@ -250,7 +252,7 @@ impl Deployment {
                     checks.extend(postponed.drain(..).map(start));
                     continue;
                 }
-                // A check that has ended may have discovered servers.
+                // Completed checks may have discovered more servers.
                 if checks.len() == before {
                     return match is_half_over && self.has_suitable(demand, &checks) {
                         true => Poll::Ready(()),

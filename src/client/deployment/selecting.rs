@@ -54,13 +54,13 @@ pub enum ServerSelectionError {
         wanted: String,
         /// The option that set the limit: `serverSelectionTimeoutMS` or `timeoutMS`.
         limit_name: &'static str,
-        /// The time that was allowed.
+        /// The time allowed.
         limit: Duration,
         /// The servers' states at the end.
         topology: Arc<TopologySummary>,
     },
-    /// One scan found no suitable server, and the `serverSelectionTryOnce` option of a client on a single thread allows
-    /// no further scan.
+    /// One scan found no suitable server, and `serverSelectionTryOnce` does not let a client on a single thread scan
+    /// again.
     #[error("no server for {wanted} was found in one scan (serverSelectionTryOnce): {topology}")]
     #[non_exhaustive]
     TriedOnce {
@@ -79,7 +79,7 @@ pub enum ServerSelectionError {
     #[error("the client is shut down")]
     Closed,
     /// The client was called outside a tokio runtime, and its monitors are not running: the client was never used on a
-    /// runtime, or that runtime has ended.
+    /// runtime, or that runtime has shut down.
     #[error("a client needs a tokio runtime: use it on one first")]
     NoRuntime,
 }
@@ -105,7 +105,7 @@ pub struct TopologySummary {
     /// Why the SRV name could not be resolved.
     unresolved: Option<String>,
     topology_type: &'static str,
-    /// The address, the type, and either the error of the last check, or how long the server has been silent.
+    /// Each server's address, its type, and either the error from its last check or how long it has been silent.
     servers: Vec<(Arc<str>, &'static str, Option<String>)>,
     /// The last server that left the deployment, and the reason.
     left_out: Option<Arc<str>>,
@@ -118,7 +118,8 @@ impl TopologySummary {
         self.topology_type
     }
 
-    /// Returns each server's address and type, and either the error of its last check, or how long it has been silent.
+    /// Returns each server's address, its type, and either the error from its last check or how long it has been
+    /// silent.
     pub fn servers(&self) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
         self.servers.iter().map(|(address, server_type, told)| (&**address, *server_type, told.as_deref()))
     }
@@ -133,7 +134,8 @@ impl TopologySummary {
         let server = |(server, member): (&ServerDescription, Option<&Member>)| {
             let told = match (&server.error, member) {
                 (Some(error), _) => Some(error.to_string()),
-                // Neither a reply nor a failure has arrived. Perhaps something other than a server accepts the connection.
+                // The check has neither succeeded nor failed. Perhaps something other than a server accepted the
+                // connection.
                 (None, Some(member)) if server.server_type.is_unknown() => {
                     Some(format!("connecting, no answer for {}", Milliseconds(member.server.checked_for())))
                 }
@@ -184,7 +186,7 @@ impl Deployment {
     /// Selects a server, and starts the monitors if this is the first operation.
     ///
     /// Waits for a suitable server until `serverSelectionTimeoutMS` or the operation's deadline, whichever comes first,
-    /// and requests checks in the meantime.
+    /// and requests checks while it waits.
     ///
     /// # Errors
     ///
@@ -210,7 +212,8 @@ impl Deployment {
         }
     }
 
-    /// Selects the server that writes go to, if it is the only candidate and the monitors run. Does not wait or log.
+    /// Selects the server that writes go to, if it is the only candidate and the monitors are running. Does not wait or
+    /// log.
     #[inline]
     pub(crate) fn select_at_once(&self, access: Access<'_>) -> Option<Selected> {
         if self.is_running() { self.snapshot().select_writable(access) } else { None }
@@ -285,7 +288,7 @@ impl Deployment {
             if self.is_closed() {
                 return Err(ServerSelectionError::Closed);
             }
-            // The runtime of the monitors may have ended in the meantime.
+            // The monitors' runtime may have shut down since the last iteration.
             self.start()?;
             if let Some(selected) = self.try_select(&self.snapshot(), demand)? {
                 return Ok(selected);

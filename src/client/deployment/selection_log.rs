@@ -24,11 +24,12 @@ const TARGET: &str = "wharf::serverSelection";
 pub(crate) enum LoggedOperation<'a> {
     /// A command, with the number of its operation.
     Command(&'a RawDocument, Option<i64>),
-    /// A command with this name, or a method of the client, with the operation's number.
+    /// A command or a method of the client, by name, with the number of the operation.
     Named(&'static str, Option<i64>),
 }
 
-/// Whether the operation's wait was already logged. The message appears only once for all selections of an operation.
+/// Whether the operation's wait has already been logged. The message appears only once for all selections of an
+/// operation.
 #[derive(Debug)]
 pub(crate) struct WaitLogged(AtomicBool);
 
@@ -80,7 +81,7 @@ impl<'a> SelectionLog<'a> {
         debug!(target: TARGET, selector, operationId, operation, topologyDescription, "Server selection started");
     }
 
-    /// Logs that no server is currently suitable. The selection fails at `until`.
+    /// Logs that no server is currently suitable. The selection times out at `until`.
     pub(super) fn waiting(&self, topology: &TopologyDescription, until: Option<Instant>) {
         let Self { selector, operation, operation_id: operationId, .. } = self;
         let topologyDescription = described(topology);

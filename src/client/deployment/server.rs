@@ -26,7 +26,8 @@ const HANDLES: usize = 16;
 pub(crate) struct Server {
     pub(crate) address: ServerAddress,
     pub(crate) pool: Pool<Endpoint>,
-    /// Opens the monitor's connections. `None` without a monitor: behind a load balancer, and where operations scan.
+    /// Opens the monitor's connections. `None` if there is no monitor: behind a load balancer, and where operations
+    /// scan.
     pub(super) probe: Option<ArcSwap<Endpoint>>,
     pub(super) control: Control,
     pub(super) heartbeats: Heartbeats,
@@ -58,8 +59,8 @@ pub(super) struct Control {
 
 impl Control {
     /// Requests a check at once. The request is ignored while a check is in progress (Server Monitoring, "Requesting an
-    /// immediate check"). A task that waits for the topology to change is notified when the check ends, and may then
-    /// request another check.
+    /// immediate check"). A task that waits for the topology to change is notified when the check completes, and may
+    /// then request another check.
     pub(super) fn ask(&self) {
         // ORD: Acquire; pairs with the Release in `set_checking`. See there.
         if !self.is_checking.load(Ordering::Acquire) {
@@ -67,10 +68,10 @@ impl Control {
         }
     }
 
-    /// Records whether a check is in progress. The monitor records the end of a check before it applies the result and
-    /// notifies the waiting tasks. A task listens before it requests a check. Listening and notifying take the lock of
-    /// the event. If the task listens first, its request may be ignored, but it is notified. If the monitor notifies
-    /// first, the task sees the record.
+    /// Records whether a check is in progress. The monitor records the completion of a check before it applies the
+    /// result and notifies the waiting tasks. A task listens before it requests a check. Listening and notifying take
+    /// the lock of the event. If the task listens first, its request may be ignored, but it is notified. If the monitor
+    /// notifies first, the task sees that the check has completed.
     pub(super) fn set_checking(&self, on: bool) {
         // ORD: Release; pairs with the Acquire in `ask`.
         self.is_checking.store(on, Ordering::Release);
@@ -83,9 +84,9 @@ impl Control {
         pin!(self.cancel.notified()).enable();
     }
 
-    /// Ends the monitor.
+    /// Stops the monitor.
     pub(super) fn end(&self) {
-        // ORD: Release; pairs with the Acquire in `has_ended`. The notification wakes a monitor that waits.
+        // ORD: Release; pairs with the Acquire in `has_ended`. The notification wakes a monitor that is waiting.
         self.has_ended.store(true, Ordering::Release);
         self.end.notify_waiters();
     }
@@ -95,10 +96,10 @@ impl Control {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Completes when the monitor must end.
+    /// Completes when the monitor must stop.
     pub(super) async fn ended(&self) {
-        // The future receives notifications from here on, so that it cannot miss a notification that is sent after
-        // `has_ended` was read.
+        // The future receives notifications from this point on, so it cannot miss one that is sent after `has_ended`
+        // has been read.
         let end = self.end.notified();
         if !self.has_ended() {
             end.await;
@@ -121,7 +122,7 @@ impl Server {
         }
     }
 
-    /// Records that the monitor or an operation begins to check this server.
+    /// Records that the monitor or an operation is beginning to check this server.
     pub(super) fn begin_checks(&self) {
         self.control.set_checking(true);
         // Every value under the lock is valid, here and below.
@@ -179,8 +180,9 @@ impl fmt::Debug for Server {
 
 /// A server in a snapshot, with the handles through which operations use it.
 ///
-/// Each operation clones the handle of its thread, and drops the clone when it ends. So the number of references to the
-/// handles is the number of operations in progress, and operations of different threads write different cache lines.
+/// Each operation clones the handle of its thread, and drops the clone when it finishes. So the number of references to
+/// the handles is the number of operations in progress, and operations on different threads write to different cache
+/// lines.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) server: Arc<Server>,

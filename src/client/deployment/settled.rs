@@ -15,7 +15,7 @@ pub(super) struct Settled {
     pub(super) probes: Endpoints,
 }
 
-/// The latest options that replaced the credential, TLS and the compressors.
+/// The latest options with which the application replaced the credential, the TLS options and the compressors.
 pub(super) struct Replaced {
     pub(super) options: Options,
     /// The values derived from these options. `None` if the servers were not known yet.

@@ -98,8 +98,8 @@ impl Snapshot {
         self.member(address).filter(|_| is_known).map(|member| member.select())
     }
 
-    /// Selects the only server that writes can go to, if the request needs this server. This is the usual case, and
-    /// needs neither an allocation nor a random number.
+    /// Selects the only server that writes can go to, if that is the server the request needs. This is the usual case,
+    /// and needs neither an allocation nor a random number.
     #[inline]
     pub(super) fn select_writable(&self, access: Access<'_>) -> Option<Selected> {
         let by_primary = match access {

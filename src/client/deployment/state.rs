@@ -42,7 +42,7 @@ pub(crate) struct Deployment {
     pub(super) resolver: Option<Resolver>,
     /// The state of scans, for a deployment without monitors. `None` if monitors check the servers.
     scanning: Option<Box<Scanning>>,
-    /// Ends the lookups of the SRV name.
+    /// Stops the lookups of the SRV name.
     pub(super) srv_control: Control,
     pub(super) subscribers: Vec<Arc<dyn Subscriber>>,
     /// The budget of the servers' pools.
@@ -93,7 +93,7 @@ pub(super) struct State {
     /// The number of times that the monitors were started.
     starts: u64,
     pub(super) is_closed: bool,
-    /// Each piece of spawned background work has a receiver.
+    /// Each piece of spawned background work holds a receiver.
     pub(super) spawned: watch::Sender<()>,
     /// Why the last attempt to resolve the SRV name failed.
     unresolved: Option<ResolveError>,
@@ -101,17 +101,17 @@ pub(super) struct State {
     closed: Vec<Arc<Server>>,
 }
 
-/// The handle of a monitor's task, or of a scan, to the server that it checks. If the handle is dropped while the
-/// server still belongs to the deployment, the runtime has ended.
+/// The handle that a monitor's task, or a scan, holds to the server that it checks. If the handle is dropped while the
+/// server still belongs to the deployment, the runtime has shut down.
 pub(super) struct Monitored {
     pub(super) deployment: Arc<Deployment>,
     pub(super) server: Arc<Server>,
-    /// Identifies the start of the monitors that this task belongs to.
+    /// Identifies the run of the monitors that this task belongs to.
     start: u64,
 }
 
 impl Monitored {
-    /// Drops this value without recording that the runtime has ended.
+    /// Drops this value without recording that the runtime has shut down.
     pub(super) fn forget(mut self) {
         self.start = NEVER;
     }
@@ -127,14 +127,14 @@ impl Monitored {
         self.server.heartbeats.start(&self.deployment.publisher, over, awaited)
     }
 
-    /// Returns whether to accept a result of the monitor: the monitors have not been restarted in the meantime, and the
-    /// server still belongs to the deployment.
+    /// Returns whether to accept a result of the monitor: the monitors have not been restarted since, and the server
+    /// still belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
         self.start == state.starts && snapshot.has(&self.server)
     }
 }
 
-/// The number of a start that never happens.
+/// The number of a run that never happens.
 const NEVER: u64 = u64::MAX;
 
 impl Drop for Monitored {
@@ -145,15 +145,15 @@ impl Drop for Monitored {
     }
 }
 
-/// The handle to the deployment in the task that looks up the servers of an SRV name. As with [`Monitored`], an early
-/// drop means that the runtime has ended.
+/// The handle to the deployment that is held by the task that looks up the servers of an SRV name. As with
+/// [`Monitored`], an early drop means that the runtime has shut down.
 pub(super) struct SrvPolling {
     pub(super) deployment: Arc<Deployment>,
     start: u64,
 }
 
 impl SrvPolling {
-    /// Drops this value without recording that the runtime has ended.
+    /// Drops this value without recording that the runtime has shut down.
     pub(super) fn forget(mut self) {
         self.start = NEVER;
     }
@@ -168,9 +168,9 @@ impl Drop for SrvPolling {
 }
 
 impl Deployment {
-    /// Records that the runtime of this start's monitors has ended.
+    /// Records that the runtime of this run's monitors has shut down.
     fn has_stopped(&self, start: u64) {
-        // ORD: Relaxed; nothing is published. If the monitors were restarted in the meantime, the exchange fails.
+        // ORD: Relaxed; nothing is published. If the monitors have been restarted since, the exchange fails.
         if self.running.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             // Waiting operations restart the monitors, on their own runtimes.
             self.changed.notify(usize::MAX);
@@ -181,8 +181,8 @@ impl Deployment {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] as for [`Options::endpoints`], or if options about the type of the deployment contradict each
-    /// other. For an SRV name that is not resolved, only the known parts are checked.
+    /// [`InvalidOption`] as for [`Options::endpoints`], or if options about the type of the deployment conflict. For an
+    /// SRV name that is not resolved, only the known parts are checked.
     pub(crate) fn new(
         options: Options,
         subscribers: Vec<Arc<dyn Subscriber>>,
@@ -331,7 +331,7 @@ impl Deployment {
             }
             let before = self.snapshot.load_full();
             if is_listened_to {
-                // The opening event was already emitted.
+                // The opening event has already been emitted.
                 self.publisher.emit(|topology_id| events_of_opening(topology_id, &topology).into_iter().skip(1));
             }
             self.inhabit(&state, topology, &before, &mut after);
@@ -429,7 +429,7 @@ impl Deployment {
             if state.is_closed {
                 return Err(ServerSelectionError::Closed);
             }
-            // ORD: Acquire; pairs with the Release below, with which another operation may have started the monitors.
+            // ORD: Acquire; pairs with the Release below, by which another operation may have published a start.
             if self.running.load(Ordering::Acquire) != 0 || (self.scans() && state.starts > 0) {
                 return Ok(());
             }
@@ -446,7 +446,7 @@ impl Deployment {
                     self.srv_control.set_checking(true);
                     after.to_resolve = Some(SrvPolling { deployment: self.clone(), start: state.starts });
                 }
-                // ORD: Release; pairs with the Acquire in `start`, so that the caller finds the servers.
+                // ORD: Release; pairs with the Acquire in `start`, so the caller finds the servers.
                 self.running.store(state.starts, Ordering::Release);
             }
             after.runtime.clone_from(&state.home);
@@ -484,7 +484,7 @@ impl Deployment {
         }
     }
 
-    /// Ends the monitors and closes the pools for good.
+    /// Stops the monitors and closes the pools for good.
     pub(crate) fn close(&self) {
         let is_listened_to = self.publisher.is_listened_to();
         let (before, servers) = {

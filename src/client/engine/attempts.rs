@@ -10,14 +10,14 @@ use crate::endpoint::options::{Options, ServerAddress};
 use crate::pool::error::Labels;
 use crate::pool::runtime::random_fraction;
 
-/// The attempts of one operation, from the first failed attempt on.
+/// The attempts of one operation, starting with the first failed attempt.
 pub(super) struct Attempts {
     limit: Limit,
     retries: Retries,
     avoided: Vec<ServerAddress>,
-    /// Whether an attempt was repeated.
+    /// Whether the operation was attempted again.
     is_repeated: bool,
-    /// Whether only the time limit ended the attempts.
+    /// Whether the attempts stopped only because of the time limit.
     is_late: bool,
 }
 
@@ -32,7 +32,7 @@ impl Attempts {
         &self.avoided
     }
 
-    /// Returns whether the attempts have ended only because of the time limit (Client Side Operations Timeout,
+    /// Returns whether the attempts stopped only because of the time limit (Client Side Operations Timeout,
     /// "Retryability").
     pub(super) fn are_late(&self) -> bool {
         self.is_late
@@ -43,7 +43,7 @@ impl Attempts {
     ///
     /// # Cancel safety
     ///
-    /// The attempt counts as having been made.
+    /// The next attempt counts as having been made.
     pub(super) async fn goes_on(
         &mut self,
         client: &Client,
@@ -81,7 +81,7 @@ impl Attempts {
     }
 }
 
-/// Returns whether an attempt was not made because the operation had too little time left.
+/// Returns whether the attempt sent nothing because the operation had too little time left.
 fn ended_by_time(fault: &Fault, left: Option<Duration>) -> bool {
     match fault.kind {
         _ if fault.is_unsent => left.is_some(),

@@ -125,7 +125,7 @@ impl ClientError {
         self.told().reported()
     }
 
-    /// Returns the server's error code: from [`server_error`](Self::server_error), or else from
+    /// Returns the server's error code: from [`server_error`](Self::server_error) if there is one, otherwise from
     /// [`write_concern_error`](Self::write_concern_error).
     #[must_use]
     pub fn code(&self) -> Option<i32> {
@@ -180,7 +180,7 @@ impl ClientError {
         }
     }
 
-    /// Returns whether the network failed, or the server closed the connection, and the cause was not a time limit of the
+    /// Returns whether the network failed or the server closed the connection, for any reason but a time limit of the
     /// operation. The failure may have closed the pool's connections.
     #[must_use]
     pub fn is_network(&self) -> bool {
@@ -248,7 +248,7 @@ impl ClientError {
         self.operation_error()?.command_error()
     }
 
-    /// Returns the server's error, if the server reported one: about the command, about a refused connection or
+    /// Returns the server's error, if the server reported one: the error for the command, for a refused connection or
     /// authentication, or the first of [`WriteFailure::errors`](crate::client::WriteFailure::errors).
     ///
     /// For a write that was executed without meeting its write concern, see
@@ -265,8 +265,8 @@ impl ClientError {
         }
     }
 
-    /// Returns the server's error about an unmet write concern, whether the command was executed or refused. For a series
-    /// of writes, it is the first of
+    /// Returns the server's error about an unmet write concern, whether the command was executed or refused. For a
+    /// series of writes, this is the first of
     /// [`WriteFailure::write_concern_errors`](crate::client::WriteFailure::write_concern_errors).
     #[must_use]
     pub fn write_concern_error(&self) -> Option<&WriteConcernError> {

@@ -1,4 +1,4 @@
-//! A table of the values that the accessors of each client error return.
+//! A table of the values that the accessors return for each client error.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::pool::error::{CheckOutError, EstablishError, PoolClearedError, PoolCl
 
 const HOST: &str = "db.example.com:27017";
 
-/// The expected answers of an error.
+/// The expected answers for an error.
 #[derive(Debug, PartialEq)]
 struct Answers<'e> {
     code: Option<i32>,
@@ -35,7 +35,7 @@ struct Answers<'e> {
     address: Option<&'e str>,
 }
 
-/// The answers of an error that comes only from the client.
+/// The answers for an error that comes only from the client.
 const NOTHING: Answers<'static> = Answers {
     code: None,
     code_name: None,
@@ -49,7 +49,7 @@ const NOTHING: Answers<'static> = Answers {
     address: None,
 };
 
-/// The answers of an error that occurred on a server.
+/// The answers for an error that occurred on a server.
 const AT_SERVER: Answers<'static> = Answers { address: Some(HOST), ..NOTHING };
 
 fn answers(error: &ClientError) -> Answers<'_> {

@@ -8,7 +8,7 @@ use std::fmt;
 pub enum GridFsProblem {
     /// The file does not exist.
     NotFound,
-    /// There are files with this name, but not this revision.
+    /// There are files with this name, but none with this revision.
     #[non_exhaustive]
     NoRevision {
         /// The requested revision.
@@ -30,7 +30,7 @@ pub enum GridFsProblem {
         /// The actual length in bytes.
         actual: u64,
     },
-    /// The file has too many chunks: the number of a chunk is at most 2,147,483,647.
+    /// The file has too many chunks: the largest chunk number is 2,147,483,647.
     TooManyChunks,
     /// The upload has ended, so it takes no more bytes and cannot be aborted.
     Stored,

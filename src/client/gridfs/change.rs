@@ -15,7 +15,7 @@ use crate::endpoint::Limit;
 use crate::endpoint::options::PRIMARY;
 
 impl<C: AnyClient> GridFsBucket<C> {
-    /// Prepares the deletion of a file with its chunks. The error is [`ClientError::GridFs`] if there is no file with
+    /// Prepares the deletion of a file and its chunks. The error is [`ClientError::GridFs`] if there is no file with
     /// this `_id`; any chunks that an upload has left behind are still deleted.
     pub fn delete(&self, id: impl Into<Bson>) -> ChangeFiles<'_, C> {
         self.change(Change::Delete(id.into()))
@@ -66,7 +66,7 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
     async fn send(self, limit: Limit) -> Result<(), ClientError> {
         let (bucket, files, chunks) = (self.bucket, self.bucket.files(), self.bucket.chunks());
         let set_name = |name: String| doc! { "$set": { "filename": name } };
-        // A write without acknowledgement does not show whether the file exists.
+        // An unacknowledged write does not show whether the file exists.
         let (found, file) = match self.change {
             Change::Delete(id) => {
                 let deleted = files.delete_one(doc! { "_id": &id }).begin(limit).await?;
@@ -85,7 +85,7 @@ impl<C: AnyClient> ChangeFiles<'_, C> {
                 if found {
                     let all = doc! { "$in": ids };
                     let deleted = files.delete_many(doc! { "_id": &all }).begin(limit).await;
-                    // An unmet write concern does not undo the deletion, after which no call would find the chunks.
+                    // An unmet write concern does not undo the deletion, and no later call would find the chunks.
                     if deleted.as_ref().err().is_none_or(ClientError::is_unmet_concern) {
                         chunks.delete_many(doc! { "files_id": all }).begin(limit).await?;
                     }

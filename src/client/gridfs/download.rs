@@ -116,7 +116,7 @@ pub struct GridFsDownloadStream<C: AnyClient = Client> {
     source: Source,
     /// The number of the current chunk, or of the next chunk if there is no current chunk.
     n: u64,
-    /// The current chunk, and the number of its bytes that have been read.
+    /// The current chunk, and how many of its bytes have been read.
     chunk: Option<(DocumentRange, usize)>,
     /// The process that opened the download.
     process: Process,
@@ -163,7 +163,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
     pub(crate) fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
         let ready = ready!(self.poll_chunk(context));
         if let Err(error) = &ready {
-            // This drops an open cursor, which closes it on its server.
+            // Drops the cursor, if one is open, which closes it on its server.
             self.source = Source::Failed(error.clone());
         }
         Poll::Ready(ready)
@@ -174,7 +174,8 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
             match &mut self.source {
                 Source::Unopened => {
                     let (bucket, id, limit) = (self.bucket.clone(), self.file.id.clone(), self.limit);
-                    // With this number as the query's limit, the server closes the cursor together with the last chunk.
+                    // With this number as the query's limit, the server closes the cursor when it returns the last
+                    // chunk.
                     let count = i64::try_from(self.file.chunk_count()).unwrap_or(i64::MAX);
                     self.source = Source::Opening(Box::pin(async move {
                         let chunks = bucket.chunks().find(doc! { "files_id": id }).sort(doc! { "n": 1 }).limit(count);

@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct FilesCollectionDocument {
-    /// The file's `_id`: an [`ObjectId`](bson::oid::ObjectId), or a value that the application has chosen.
+    /// The file's `_id`: an [`ObjectId`](bson::oid::ObjectId), or a value that the application chose.
     #[serde(rename = "_id")]
     pub id: Bson,
     /// The length in bytes.

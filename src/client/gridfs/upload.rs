@@ -50,7 +50,7 @@ impl<C: AnyClient> OpenUploadStream<'_, C> {
         self
     }
 
-    /// Stores the application's own data with the file (`metadata`): anything that serde writes as a document.
+    /// Stores the application's own data with the file (`metadata`): anything that serde serializes as a document.
     pub fn metadata(mut self, metadata: impl Serialize) -> Self {
         self.metadata = encode("metadata", &metadata).map(Some);
         self
@@ -98,19 +98,20 @@ call!(OpenUploadStream => GridFsUploadStream<C>, GridFsUploadStream:
 ///
 /// # Errors
 ///
-/// A write fails with an [`io::Error`] whose inner error is the [`ClientError`]. After an error, all further calls fail
+/// A write fails with an [`io::Error`] whose inner error is the [`ClientError`]. After an error, all later calls fail
 /// with the same error, and the chunks that were sent stay on the server, as the specification requires.
 /// [`GridFsBucket::delete`] removes them.
 ///
 /// # Drop
 ///
-/// If an upload is dropped before [`finish`](Self::finish) or a shutdown has begun, a task in the background deletes
-/// its chunks. With [`single::Client`](crate::single::Client), they are deleted before the drop returns. If the runtime
-/// ends first, or the client is [shut down](Client::shutdown), chunks stay on the server. To wait for the deletion, use
-/// [`abort`](Self::abort). In a forked child, the drop deletes nothing.
+/// If an upload is dropped before [`finish`](Self::finish) or a shutdown has begun, a background task deletes its
+/// chunks. With [`single::Client`](crate::single::Client), they are deleted before the drop returns. If the runtime
+/// shuts down first, or the client is [shut down](Client::shutdown), the chunks stay on the server. To wait for the
+/// deletion, use [`abort`](Self::abort). In a forked child, the drop deletes nothing.
 ///
-/// With an `_id` of the application and without acknowledgement (`w: 0`), only the first chunk is deleted, also by
-/// [`abort`](Self::abort), because it is unknown whether the other chunks belong to a file with the same `_id`.
+/// If the application chose the `_id` and the writes are unacknowledged (`w: 0`), the drop and [`abort`](Self::abort)
+/// delete only the first chunk, because it is unknown whether the other chunks belong to another file with the same
+/// `_id`.
 ///
 /// # Cancel safety
 ///
@@ -146,7 +147,7 @@ type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Stored, Result<(), ClientEr
 /// counted, because another file has the same `_id`.
 #[derive(Clone, Copy, Default)]
 struct Stored {
-    /// Whether the client generated the file's `_id`. No other file has it.
+    /// Whether the client generated the file's `_id`. If so, no other file has it.
     is_own_id: bool,
     chunks: Chunks,
     /// The `uploadDate` of the file's document.
@@ -180,7 +181,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         &self.id
     }
 
-    /// Returns the time limit, which has started.
+    /// Returns the time limit, which has already started.
     pub(crate) fn limit(&self) -> Limit {
         self.limit
     }
@@ -284,7 +285,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
 
     /// Deletes everything that was sent.
     pub(crate) async fn abort_within(mut self, limit: Limit) -> Result<(), ClientError> {
-        // If this future is dropped from here on, the deletion continues in the background.
+        // If this future is dropped after this point, the deletion continues in the background.
         self.aborts = true;
         // The file's document may be in flight, and may still arrive.
         _ = poll_fn(|context| self.poll_sending(context)).await;
@@ -315,7 +316,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         if sending.is_none() && !(deletes && is_stored) {
             return None;
         }
-        // The limit applied to the calls of the upload. For this work, it starts again.
+        // The limit applied to the upload's calls. It starts afresh for this work.
         let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit.refreshed());
         Some(async move {
             if let Some(sending) = sending {
@@ -346,7 +347,7 @@ impl<C: AnyClient> GridFsBucket<C> {
         let chunks = self.chunks().clone_with_type::<Chunk<'_>>();
         let inserted = chunks.insert_one(chunk).begin(limit).await;
         match stored.chunks {
-            // An insert without acknowledgement may have been refused.
+            // An unacknowledged insert may have been refused.
             _ if inserted.as_ref().is_ok_and(|inserted| inserted.acknowledged || stored.is_own_id) => {
                 stored.chunks = Chunks::All;
             }
@@ -455,7 +456,7 @@ impl AsyncWrite for GridFsUploadStream {
     }
 
     /// Sends a full chunk. Once a shutdown has begun, waits for the shutdown to complete instead, because adapters
-    /// flush at each poll of a shutdown.
+    /// flush on every poll of a shutdown.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = match this.state {

@@ -29,7 +29,7 @@ impl Running<'_> {
         known: SessionServer,
     ) -> Tried<(), Self> {
         let Self { client, operation, session, split, is_in_transaction, is_unacknowledged, .. } = self;
-        // Refused before the session takes the command for sent.
+        // Refused before the session records the command as sent.
         let is_write = matches!(operation.kind, Kind::Write { .. });
         if is_write
             && known.max_wire_version < FIRST_4_4
@@ -99,8 +99,8 @@ impl Running<'_> {
     }
 }
 
-/// Returns the name of an option of the write that servers before MongoDB 4.4 would silently ignore, if the write has
-/// such an option (Index Management, "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
+/// If the write has an option that servers before MongoDB 4.4 would silently ignore, returns the option's name (Index
+/// Management, "CreateIndexOptions"; CRUD, "DeleteOptions" and "FindOneAndUpdateOptions").
 #[cold]
 fn ignored_before_4_4(operation: &Operation<'_>, is_unacknowledged: bool) -> Option<&'static str> {
     let in_statements =

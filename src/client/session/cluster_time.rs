@@ -61,7 +61,7 @@ impl ClusterTime {
 #[derive(Debug, Default)]
 pub struct SharedClusterTime {
     newest: ArcSwapOption<ClusterTime>,
-    /// A lower bound of the newest time, as returned by [`ordinal`]. Most replies need only be compared with this
+    /// A lower bound on the newest time, as returned by [`ordinal`]. Most replies need only be compared with this
     /// bound.
     at_least: AtomicU64,
 }
@@ -106,7 +106,7 @@ impl SharedClusterTime {
                 (Some(previous), Some(present)) => Arc::ptr_eq(previous, present),
                 _ => false,
             };
-            // Another thread may have stored a newer time in the meantime. The newer time stays.
+            // Another thread may already have stored a newer time, which is kept.
             if is_swapped || previous.as_ref().is_some_and(|previous| previous.time >= time) {
                 // ORD: Release; pairs with the Acquire in `advance`.
                 self.at_least.fetch_max(ordinal(time), Ordering::Release);

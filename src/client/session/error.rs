@@ -19,13 +19,13 @@ pub enum SessionError {
     /// There is no transaction to commit or abort.
     #[error("No transaction started")]
     NoTransaction,
-    /// The transaction was already aborted.
+    /// The transaction has already been aborted.
     #[error("Cannot call commitTransaction after calling abortTransaction")]
     CommitAfterAbort,
-    /// The transaction was already committed.
+    /// The transaction has already been committed.
     #[error("Cannot call abortTransaction after calling commitTransaction")]
     AbortAfterCommit,
-    /// The transaction was already aborted.
+    /// The transaction has already been aborted.
     #[error("Cannot call abortTransaction twice")]
     AbortedTwice,
     /// The transaction's own or inherited write concern is `w: 0`.

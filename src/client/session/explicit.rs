@@ -104,11 +104,11 @@ pub struct Session<P> {
 }
 
 impl<P> Session<P> {
-    /// Starts a session of a client with these options.
+    /// Starts a client's session with these options.
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if options exclude each other.
+    /// [`InvalidOption`] if options conflict.
     pub fn new(server: ServerSession, options: &SessionOptions, client: &Options) -> Result<Self, InvalidOption> {
         options.check()?;
         Ok(Self {
@@ -165,7 +165,7 @@ impl<P> Session<P> {
         self.cluster_time.as_deref().map(ClusterTime::document)
     }
 
-    /// Returns the time of the newest operation of the session.
+    /// Returns the time of the session's newest operation.
     pub fn operation_time(&self) -> Option<Timestamp> {
         self.operation_time
     }
@@ -180,13 +180,13 @@ impl<P> Session<P> {
         self.is_causally_consistent && !self.is_snapshot
     }
 
-    /// Returns `timeoutMS` of a transaction with these options: its own limit, or else `defaultTimeoutMS` of the
-    /// session, or else `timeoutMS` of the client.
+    /// Returns the `timeoutMS` of a transaction with these options: the first that is set of its own limit, the
+    /// session's `defaultTimeoutMS` and the client's `timeoutMS`.
     pub fn timeout_of(&self, options: &TransactionOptions) -> Option<Duration> {
         options.timeout.or(self.transaction_defaults.timeout).or(self.default_timeout)
     }
 
-    /// Returns `timeoutMS` of a commit or an abort.
+    /// Returns the `timeoutMS` of a commit or an abort.
     pub fn timeout_of_end(&self) -> Option<Duration> {
         self.timeout_of(&self.transaction.options)
     }
@@ -282,9 +282,9 @@ impl<P> Session<P> {
         matches!(self.transaction.pin, Pin::Taken)
     }
 
-    /// Takes the session's pin, for a command that uses it: an operation of the transaction, or the first attempt of
-    /// its commit or its abort. The caller [pins](Self::pin) the session again afterwards, unless the command unpinned
-    /// it. A cancelled command does not return the pin.
+    /// Takes the session's pin, for a command that uses it: an operation of the transaction, or the first attempt to
+    /// commit or abort it. The caller [pins](Self::pin) the session again afterwards, unless the command unpinned it. A
+    /// cancelled command does not return the pin.
     ///
     /// # Errors
     ///
@@ -294,7 +294,7 @@ impl<P> Session<P> {
     }
 
     /// Ends a transaction that was left open, and returns whether to send an abort: see
-    /// [`abort_command`](Self::abort_command). Until the abort [has ended](Self::abort_ended), the session refuses
+    /// [`abort_command`](Self::abort_command). Until the abort [has finished](Self::abort_ended), the session refuses
     /// everything else.
     pub fn abandon(&mut self) -> bool {
         let must_abort = self.transaction.abandon();
@@ -302,7 +302,7 @@ impl<P> Session<P> {
         must_abort
     }
 
-    /// Records that the abort of an abandoned transaction has ended. Returns the transaction's pin.
+    /// Records that the abort of an abandoned transaction has finished. Returns the transaction's pin.
     pub fn abort_ended(&mut self) -> Option<P> {
         self.is_aborting = false;
         self.unpin()
@@ -370,7 +370,7 @@ impl<P> Session<P> {
         Ok(None)
     }
 
-    /// Appends the session's fields to a command that is about to be sent: `lsid`, and as needed `txnNumber`,
+    /// Appends the session's fields to a command that is about to be sent: `lsid` and, as needed, `txnNumber`,
     /// `startTransaction`, `autocommit`, `readConcern` and `$clusterTime`. `client_time` is the newest cluster time of
     /// the client.
     ///
@@ -475,7 +475,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Keeps the `recoveryToken` of a successful reply to a command in the transaction or to its commit.
+    /// Keeps the `recoveryToken` from a successful reply to a command of the transaction or to its commit.
     pub fn keep_token(&mut self, times: &ReplyTimes<'_>) {
         if let Some(token) = times.recovery_token {
             self.transaction.keep_token(token);
@@ -516,7 +516,7 @@ impl<P> Session<P> {
     }
 
     /// Records that an operation was cancelled when its command may already have been sent. The client will not learn
-    /// when the command ends, so no other session may use the identifier afterwards.
+    /// when the command finishes, so no other session may use the identifier afterwards.
     pub fn cut_off(&mut self) {
         self.server.cut_off();
     }
@@ -538,8 +538,8 @@ impl<P> Session<P> {
         self.transaction.begin_commit()
     }
 
-    /// Returns the command of the next attempt to commit, for the database `admin`. With `has_time_limit`, the endpoint
-    /// sends a time limit, and `maxCommitTimeMS` and `wTimeoutMS` are left out.
+    /// Returns the command for the next attempt to commit, which runs on the database `admin`. With `has_time_limit`,
+    /// the endpoint sends a time limit, and `maxCommitTimeMS` and `wTimeoutMS` are left out.
     pub fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
         self.transaction.commit_command(has_time_limit)
     }
@@ -571,13 +571,13 @@ impl<P> Session<P> {
         self.transaction.begin_abort()
     }
 
-    /// Returns the command of an attempt to abort, for the database `admin`. With `has_time_limit`, the endpoint sends
-    /// a time limit, and `wTimeoutMS` is left out.
+    /// Returns the command for an attempt to abort, which runs on the database `admin`. With `has_time_limit`, the
+    /// endpoint sends a time limit, and `wTimeoutMS` is left out.
     pub fn abort_command(&self, has_time_limit: bool) -> RawDocumentBuf {
         self.transaction.abort_command(has_time_limit)
     }
 
-    /// Records that an attempt to abort failed. The labels only decide whether to retry: errors of aborts are not
+    /// Records that an attempt to abort failed. The labels decide only whether to retry: errors from aborts are not
     /// reported. After a success, the caller also [unpins](Self::unpin) the session.
     pub fn abort_failed(&mut self, fault: &Fault, server: Option<SessionServer>) -> Consequence<P> {
         self.mark_dirty(fault);

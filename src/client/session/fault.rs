@@ -103,7 +103,7 @@ impl Fault {
         }
     }
 
-    /// Classifies the error of an attempt for which a server had been selected. `is_connection_reusable` says whether
+    /// Classifies the error from an attempt for which a server had been selected. `is_connection_reusable` says whether
     /// the connection is reusable afterwards. If it is reusable after a wire protocol error, the command was not sent.
     pub fn of_error(error: &OperationError, is_connection_reusable: bool) -> Self {
         let kind = match error {
@@ -186,7 +186,7 @@ impl Fault {
         self.labels.with(added)
     }
 
-    /// Returns the labels of an error of any command in a transaction except the commit ("Transient Transaction
+    /// Returns the labels of an error from any command in a transaction except the commit ("Transient Transaction
     /// Error").
     pub fn transaction_labels(&self) -> Labels {
         let is_transient = match self.kind {
@@ -199,7 +199,7 @@ impl Fault {
         self.labels.with(added)
     }
 
-    /// Returns the labels of an error of a commit ("UnknownTransactionCommitResult").
+    /// Returns the labels of an error from a commit ("UnknownTransactionCommitResult").
     pub fn commit_labels(&self, max_wire_version: Option<i32>, is_mongos: bool) -> Labels {
         let labels = self.write_labels(true, max_wire_version, is_mongos);
         let is_unknown = match self.kind {
@@ -227,8 +227,8 @@ impl Fault {
         self.reached_a_server() && !self.has(Labels::NO_WRITES_PERFORMED)
     }
 
-    /// Returns whether the error shows that an attempt reached a server. A read reports such an error rather than an
-    /// error of an attempt that did not reach a server (Retryable Reads, "If a retry attempt fails").
+    /// Returns whether the error shows that an attempt reached a server. A read reports such an error in preference to
+    /// one from an attempt that did not reach a server (Retryable Reads, "If a retry attempt fails").
     pub fn reached_a_server(&self) -> bool {
         match self.kind {
             FaultKind::Network | FaultKind::Malformed | FaultKind::Server | FaultKind::WriteConcern => true,

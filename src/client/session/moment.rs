@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::pool::runtime::Stopwatch;
 
 /// The clock for all moments. The lifetimes of sessions are given in minutes, so the fast clock is precise enough.
-/// Reading it takes a tenth of the instructions that reading the system's clock takes.
+/// Reading it takes a tenth as many instructions as reading the system clock.
 static CLOCK: OnceLock<Stopwatch> = OnceLock::new();
 
 /// A point in time, in nanoseconds since this process first requested a moment. The range is 584 years.

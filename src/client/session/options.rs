@@ -63,7 +63,7 @@ impl SessionOptions {
         self.causal_consistency.unwrap_or(!self.snapshot)
     }
 
-    /// Checks options that exclude each other (Snapshot Reads, "SessionOptions changes").
+    /// Checks for options that conflict (Snapshot Reads, "SessionOptions changes").
     ///
     /// # Errors
     ///
@@ -80,12 +80,13 @@ impl SessionOptions {
 }
 
 /// The options of a transaction. Options that are not set come from the session's
-/// [`default_transaction_options`](crate::client::StartSession::default_transaction_options), or else from the client.
+/// [`default_transaction_options`](crate::client::StartSession::default_transaction_options), or otherwise from the
+/// client.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub struct TransactionOptions {
-    /// `readConcern`: the level for the whole transaction, sent with its first command. An empty string stands for the
+    /// `readConcern`: the level for the whole transaction, sent with its first command. An empty string means the
     /// server's default.
     pub read_concern: Option<String>,
     /// `writeConcern`: sent with the commit and the abort. Must be acknowledged.

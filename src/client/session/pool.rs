@@ -27,7 +27,7 @@ const PRUNING: Duration = Duration::from_secs(60);
 /// There is no order across shards.
 ///
 /// The top session of a shard is not on the stack of slots, but in a separate front. Taking a session from the front,
-/// or putting it there, needs one compare-and-swap instead of two. Most operations end on the thread that begins the
+/// or putting it there, needs one compare-and-swap instead of two. Most operations finish on the thread that begins the
 /// next operation, and touch only the front.
 ///
 /// Taking a session and giving it back are lock-free. Memory is allocated only when a shard holds more sessions than
@@ -73,8 +73,8 @@ impl ServerSessionPool {
 
     /// Takes a session that was used before, or creates a new session.
     ///
-    /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, and `None` in load-balanced mode, where sessions
-    /// do not expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call
+    /// `timeout` is the deployment's `logicalSessionTimeoutMinutes`, or `None` in load-balanced mode, where sessions do
+    /// not expire (Load Balancers, "Session Expiration"). A session with less than a minute left is discarded. Call
     /// this only once the connection of an operation is known to support sessions.
     pub fn acquire(&self, now: Moment, timeout: Option<Duration>) -> ServerSession {
         self.take(thread_number(), now, timeout).unwrap_or_else(|| ServerSession::new(now))
@@ -233,7 +233,7 @@ impl Record {
     }
 
     fn load(&self) -> ServerSession {
-        // ORD: Relaxed, for all fields: popping the slot, or taking hold of the front, made them visible.
+        // ORD: Relaxed, for all fields: popping the slot, or acquiring the front, made them visible.
         let [low, high] = [0, 1].map(|half| u128::from(self.id[half].load(Ordering::Relaxed)));
         ServerSession {
             id: SessionId::from_bytes((high << 64 | low).to_le_bytes()),

@@ -191,7 +191,7 @@ async fn server_understands_sessions_retries_and_transactions() {
 async fn snapshot_session_sees_one_point_in_time() {
     let mut client = Client::connect().await;
     let mut writer = client.session(&SessionOptions::default());
-    // A snapshot read needs a majority of members that hold the collection.
+    // A snapshot read requires that a majority of the members hold the collection.
     let create = rawdoc! { "insert": "c", "documents": [{ "_id": 0 }], "writeConcern": { "w": "majority" } };
     client.run(&mut writer, &WRITE, &create).await.unwrap();
     let mut reader = client.session(&SessionOptions::default().snapshot(true));

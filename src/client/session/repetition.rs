@@ -26,7 +26,7 @@ pub enum NextStep {
     Return,
     /// Report the error.
     Report,
-    /// Report a timeout that has the error as its source, and also has the error's labels.
+    /// Report a timeout with the error as its source and with the error's labels.
     ReportTimeout,
 }
 
@@ -37,7 +37,7 @@ pub struct Repetitions {
     began: Instant,
     limit: Duration,
     runs: u32,
-    /// How often a commit has been repeated.
+    /// How many times a commit has been repeated.
     repeated_commits: u32,
 }
 
@@ -96,7 +96,7 @@ impl Repetitions {
     fn commit_again(&mut self, now: Instant, random: f64) -> NextStep {
         let after = match self.repeated_commits {
             0 => Duration::ZERO,
-            // At most half of the time left, so that time remains for the commit.
+            // The pause takes at most half the time left, so that some remains for the commit.
             repeated => transaction_backoff(repeated, random).min(self.left(now) / 2),
         };
         self.repeated_commits = self.repeated_commits.saturating_add(1);

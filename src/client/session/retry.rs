@@ -36,7 +36,7 @@ pub enum Retryability {
     OtherWrite,
     /// A commit: repeated regardless of the options.
     Commit,
-    /// An abort: also repeated, but only a few times. The server aborts the transaction itself when the transaction
+    /// An abort: likewise repeated, but only a few times. The server aborts the transaction itself when the transaction
     /// expires.
     Abort,
 }
@@ -84,8 +84,8 @@ pub enum Decision {
 
 /// The retries of one operation: the combined policies of Retryable Reads, Retryable Writes and Client Backpressure.
 ///
-/// The specification no longer uses a token bucket: since its version of 2026-03-30 it limits the number of retries
-/// instead.
+/// The specification no longer uses a token bucket: since the version of 2026-03-30, it has limited the number of
+/// retries instead.
 #[derive(Clone, Copy, Debug)]
 pub struct Retries {
     options: RetryOptions,
@@ -117,8 +117,8 @@ impl Retries {
     ///
     /// `labels` are the error's labels, including the labels that the client adds. In an explicit session, they come
     /// from [`Consequence::labels`](super::explicit::Consequence). `is_sharded` says whether the deployment is a
-    /// sharded cluster, where a retry always avoids the failed server. `random` is a number from 0 up to 1, and `left`
-    /// is how much of the operation's time limit remains.
+    /// sharded cluster, where a retry always avoids the failed server. `random` is at least 0 and less than 1, and
+    /// `left` is how much of the operation's time limit remains.
     pub fn after(
         &mut self,
         fault: &Fault,
@@ -142,7 +142,7 @@ impl Retries {
         }
         let pause = match self.made {
             _ if is_overload => backoff(fault.base_backoff, self.made + 1, random),
-            // At most half of the time left, so that time remains for the attempt.
+            // The pause takes at most half the time left, so that some remains for the attempt.
             1.. if self.most.is_none() => pace(random).min(left.map_or(PACE, |left| left / 2)),
             _ => Duration::ZERO,
         };
@@ -179,8 +179,8 @@ fn backoff(base: Option<Duration>, retry: u32, random: f64) -> Duration {
     longest.min(MAX_BACKOFF).mul_f64(random.clamp(0.0, 1.0))
 }
 
-/// Returns the pause before a whole transaction is repeated. The first repetition is number 1. `random` is a number
-/// from 0 up to 1.
+/// Returns the pause before a whole transaction is repeated. The first repetition is number 1. `random` is at least 0
+/// and less than 1.
 pub fn transaction_backoff(repetition: u32, random: f64) -> Duration {
     let growth = 1.5_f64.powi(i32::try_from(repetition).unwrap_or(i32::MAX));
     let longest = (TRANSACTION_BASE_BACKOFF.as_secs_f64() * growth).min(TRANSACTION_MAX_BACKOFF.as_secs_f64());
@@ -190,15 +190,15 @@ pub fn transaction_backoff(repetition: u32, random: f64) -> Duration {
 /// The error that an operation reports if all its attempts fail ("Executing Retryable Write Commands", and Retryable
 /// Reads, "If a retry attempt fails").
 ///
-/// This is the last error that shows that an attempt was made, or else the first error. The caller must be able to tell
-/// from the error whether the operation may have been executed.
+/// This is the last error that shows that an attempt was made, or the first error if none does. The caller must be able
+/// to tell from the error whether the operation may have been executed.
 #[derive(Debug)]
 pub struct ErrorToReport<E> {
     error: E,
 }
 
 impl<E> ErrorToReport<E> {
-    /// Adds the error of an attempt to the earlier errors, if there were any. `tells_of_attempt` is
+    /// Adds the error from an attempt to the earlier errors, if there were any. `tells_of_attempt` is
     /// [`Fault::may_have_written`] for a write and a generic command, and [`Fault::reached_a_server`] for a read.
     pub fn after(earlier: Option<Self>, error: E, tells_of_attempt: bool) -> Self {
         match earlier {

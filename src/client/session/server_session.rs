@@ -20,8 +20,8 @@ pub struct SessionId([u8; 16]);
 impl SessionId {
     /// Generates a new identifier.
     pub fn new() -> Self {
-        // The bytes come from the operating system, because the features of an application can give the `uuid` crate a
-        // generator whose state a fork copies.
+        // The bytes come from the operating system, because an application's cargo features can give the `uuid` crate a
+        // generator whose state is copied by a fork.
         let mut bytes: [u8; 16] = random_bytes();
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -71,7 +71,7 @@ pub struct ServerSession {
     /// The last transaction number assigned in this session; 0 if there is none.
     pub(super) transaction_number: i64,
     pub(super) is_dirty: bool,
-    /// Whether a command of the session was cancelled, and the client will not learn when the command ends.
+    /// Whether a command of the session was cancelled, and the client will not learn when the command finishes.
     pub(super) is_cut_off: bool,
     /// The process that the session belongs to.
     pub(super) process: Process,
@@ -114,7 +114,7 @@ impl ServerSession {
     /// Assigns the next transaction number, for a transaction, or for one write that may be retried (Retryable Writes,
     /// "Generating Transaction IDs").
     pub fn next_transaction_number(&mut self) -> i64 {
-        // At a billion writes a second, the numbers would last for 292 years.
+        // At a billion writes a second, the numbers would run out after 292 years.
         self.transaction_number = self.transaction_number.saturating_add(1);
         self.transaction_number
     }
@@ -137,7 +137,7 @@ impl ServerSession {
     }
 
     /// Records that a command of this session was cancelled when it may already have been sent, and that the client
-    /// will not learn when the command ends.
+    /// will not learn when the command finishes.
     pub fn cut_off(&mut self) {
         self.is_cut_off = true;
     }

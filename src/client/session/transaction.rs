@@ -19,7 +19,7 @@ pub enum TransactionState {
     /// No transaction.
     #[default]
     None,
-    /// A transaction without any command so far. The server does not know about it.
+    /// A transaction that has no commands yet. The server does not know about it.
     Starting,
     /// At least one command of the transaction was sent.
     InProgress,
@@ -41,7 +41,7 @@ pub(super) struct Transaction<P> {
     recovery_token: Option<RawDocumentBuf>,
     /// Whether the current command began the transaction. The command may not have reached the server.
     is_beginning: bool,
-    /// Whether any command of the transaction was sent, so that a commit or an abort must be sent as well.
+    /// Whether any command of the transaction was sent, in which case a commit or an abort must also be sent.
     is_known_to_server: bool,
     commit: CommitAttempts,
 }
@@ -54,8 +54,8 @@ pub(super) enum Pin<P> {
     Free,
     /// Only this server or connection.
     To(P),
-    /// A connection that a command is using. When the command ends, it pins the transaction to the connection again,
-    /// unless the command was cancelled.
+    /// A connection that a command is using. When the command finishes, it pins the transaction to the connection
+    /// again, unless the command was cancelled.
     Taken,
 }
 
@@ -75,7 +75,7 @@ enum Commits {
     /// There was no attempt, or every attempt was refused by an overloaded server.
     #[default]
     None,
-    /// At least one attempt failed, and no attempt was sent. From here on, the write concern is `majority`.
+    /// At least one attempt failed, and no attempt was sent. From this point on, the write concern is `majority`.
     Failed,
     /// An attempt was sent, and may have been executed.
     Sent,
@@ -163,8 +163,8 @@ impl<P> Transaction<P> {
     /// Records that a command of the transaction is about to be sent, and returns whether it begins the transaction.
     /// `pins` says whether the transaction is pinned to its connection.
     ///
-    /// From here on the server may know about the transaction, even if the caller is cancelled and never reports an
-    /// outcome.
+    /// From this point on, the server may know about the transaction, even if the caller is cancelled and never reports
+    /// an outcome.
     pub(super) fn command_sent(&mut self, pins: bool) -> bool {
         if pins {
             self.pin = Pin::Taken;
@@ -252,8 +252,8 @@ impl<P> Transaction<P> {
     }
 
     /// Records that an attempt to commit failed. `is_overload` says that the server refused the attempt because of an
-    /// overload, so that it does not count as an attempt ("Interaction with Client Backpressure"). `took_effect` says
-    /// that the attempt was sent, and was not refused because of an overload.
+    /// overload, in which case it does not count as an attempt ("Interaction with Client Backpressure"). `took_effect`
+    /// says that the attempt was sent, and was not refused because of an overload.
     pub(super) fn commit_failed(&mut self, is_overload: bool, took_effect: bool) {
         let CommitAttempts { made, before } = self.commit;
         let made = match (is_overload, took_effect) {

@@ -88,7 +88,7 @@ struct Ending<'a> {
     site: &'static Location<'static>,
     observation: &'a Observation,
     wait_logged: WaitLogged,
-    /// Whether the attempt's connection was already pinned.
+    /// Whether the attempt's connection had already been pinned.
     is_pinned: bool,
     /// The command of the attempt.
     body: RawDocumentBuf,
@@ -180,7 +180,8 @@ impl Attempted for Ending<'_> {
         }
     }
 
-    /// An error that leaves the outcome of a commit unknown unpins the transaction, and so does any error of an abort.
+    /// An error that leaves the outcome of a commit unknown unpins the transaction, and so does any error from an
+    /// abort.
     fn note(&mut self, fault: &Fault, known: Option<SessionServer>) -> Labels {
         self.explicit.note(|state| match self.end {
             End::Commit => state.commit_failed(fault, known),

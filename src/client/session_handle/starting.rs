@@ -35,8 +35,7 @@ impl Client {
 
 /// The start of a session: [`Client::start_session`].
 ///
-/// If more than a minute passes between two operations of a session, the server may have ended the session in the
-/// meantime.
+/// If a session is idle for more than a minute between two operations, the server may end it.
 #[must_use = "the session starts when the value is awaited or run"]
 pub struct StartSession<'c, C = Client> {
     pub(crate) client: &'c C,
@@ -99,7 +98,7 @@ impl IntoFuture for StartSession<'_> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] if options exclude each other.
+    /// [`ClientError::InvalidOption`] if options conflict.
     fn into_future(self) -> Self::IntoFuture {
         ready(self.start())
     }

@@ -18,7 +18,7 @@ impl End {
 }
 
 impl Session {
-    /// Returns the time limit of a commit. Does not start the limit.
+    /// Returns the time limit of a commit without starting it.
     pub(crate) fn limit_of_commit(&self) -> Limit {
         End::Commit.limit_in(self.explicit())
     }

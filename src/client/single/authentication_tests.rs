@@ -23,7 +23,7 @@ fn refused() -> Answer {
     Answer::Reply(doc! { "ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed." })
 }
 
-/// Answers all commands. The first `first` authentications get the answer `other`.
+/// Answers all commands. The first `first` authentications receive the answer `other`.
 fn after(first: usize, other: Answer) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {
     move |command, number| match name(command).as_str() {
         "saslStart" if number < first => other.clone(),
@@ -110,7 +110,7 @@ fn refused_password_is_not_retried() {
         let error = client.run(Operation::read("test", &find)).unwrap_err();
         assert!(is_unauthenticated(&error) && error.to_string().contains("Authentication failed."), "{error:?}");
         assert_eq!(server.times(is_authentication).len(), 1);
-        // An administrator has fixed the password in the meantime.
+        // By now, an administrator has fixed the password.
         client.run(Operation::read("test", &find)).unwrap();
         assert!(close(&server.times(is_hello), &[0, 500]), "{:?}", server.times(is_hello));
     }
@@ -194,8 +194,8 @@ fn server_that_refuses_the_password_stops_no_operation_on_another_one() {
     assert_eq!(servers[0].times(is_hello).len(), 1, "no operation on the primary causes a scan");
 }
 
-/// After the scan that detected the failure, scans do not wait for the server if another server is suitable. This is
-/// the case while the server is known from its hello, and also after an operation selected it and made it unknown.
+/// After the scan that detected the failure, scans do not wait for the server if another server is suitable. This holds
+/// while the server is known from its hello, and after an operation has selected it and made it unknown.
 #[test]
 fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
     for is_selected in [false, true] {

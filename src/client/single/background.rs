@@ -17,16 +17,16 @@ use crate::pool::runtime::PerProcess;
 /// The name of the thread that drives the tasks, the sockets and the timers.
 const THREAD: &str = "wharf-blocking";
 
-/// Drives any number of futures at the same time, each on the thread that calls.
+/// Drives any number of futures at the same time, each on its caller's thread.
 ///
-/// The first call starts the thread, which ends when this value is dropped. A forked child does not inherit the thread,
-/// so its first call starts a new thread.
+/// The first call starts the thread, which exits when this value is dropped. A forked child does not inherit the
+/// thread, so its first call starts a new thread.
 #[derive(Default)]
 pub(super) struct Background(PerProcess<OnceLock<Running>>);
 
 struct Running {
     runtime: Handle,
-    /// Gives the thread its last work. The thread ends when this is dropped and the work is done.
+    /// Gives the thread its last work. The thread exits when this is dropped and the work is done.
     last: UnboundedSender<Work>,
 }
 
@@ -51,8 +51,8 @@ impl Background {
     ///
     /// # Errors
     ///
-    /// [`ClientError::OnRuntime`] inside a tokio runtime. [`ClientError::EventLoop`] if the runtime or its thread cannot be
-    /// started, or if the calling thread is ending.
+    /// [`ClientError::OnRuntime`] inside a tokio runtime. [`ClientError::EventLoop`] if the runtime or its thread
+    /// cannot be started, or if the calling thread is exiting.
     pub(super) fn drive(&self, running: &Cell<Limit>, call: Erased<'_>) -> Result<(), ClientError> {
         refuse_runtime()?;
         let current = self.0.get();
@@ -60,7 +60,7 @@ impl Background {
             Some(running) => &running.runtime,
             None => {
                 let started = Running::start().map_err(event_loop)?;
-                // If another call has stored its runtime first, `started` is dropped and its thread ends.
+                // If another call has stored its runtime first, `started` is dropped and its thread exits.
                 &current.get_or_init(|| started).runtime
             }
         };
@@ -69,7 +69,7 @@ impl Background {
         Ok(())
     }
 
-    /// Has the thread do this work before it ends. Does nothing if this process has made no call.
+    /// Makes the thread do this work before it exits. Does nothing if this process has made no call.
     pub(super) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(running) = self.0.get().get() {
             // The thread is waiting for work until `last` is dropped.

@@ -99,7 +99,7 @@ impl<T> ChangeStream<T> {
         self.stream.resume_token()
     }
 
-    /// Returns whether the stream has ended, so that no more events follow.
+    /// Returns whether the stream has ended: no more events follow.
     #[must_use]
     #[doc(alias = "is_alive")]
     pub fn is_over(&self) -> bool {

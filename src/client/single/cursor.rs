@@ -21,9 +21,9 @@ use crate::endpoint::Limit;
 /// cursor, they wait for a document. Between batches, other threads can use the client.
 /// [`next_if_any`](Self::next_if_any) does not wait for a document.
 ///
-/// All batches come from the server that opened the cursor. Dropping the cursor before its end closes it on the server.
-/// The drop blocks until this is done, except with a [`blocking::Client`](crate::blocking::Client), whose thread does it.
-/// The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
+/// All batches come from the server that opened the cursor. Dropping the cursor before it has ended closes it on the
+/// server. The drop blocks until this is done, except with a [`blocking::Client`](crate::blocking::Client), whose
+/// thread does it. The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     client: Client,
@@ -128,7 +128,7 @@ impl<T> Cursor<T> {
     /// even the limit that applies to a drop. Errors are ignored: the server closes an idle cursor after ten minutes.
     pub fn close_within(mut self, timeout: Duration) {
         let cursor = self.cursor.take_typed::<T>();
-        // If this call cannot close the cursor, the next call does.
+        // If this call cannot close the cursor, the next call closes it.
         let _ = self.client.drive_within(Limit::of(timeout), |limit| cursor.close_by(limit));
     }
 

@@ -171,7 +171,7 @@ fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dropped()
         cursor.next().unwrap().unwrap();
         cursor.next().unwrap().unwrap_err();
         assert!(cursor.next().is_none() && cursor.is_over());
-        // If closing the cursor had been left to the next call, this call would close it at its end.
+        // If closing the cursor had been left to the next call, this call would close it before returning.
         ping(&client).unwrap();
         assert_eq!((in_use(), closed()), (1, 0));
         if closes {

@@ -24,9 +24,9 @@ pub(super) struct Driver {
     lock: PerProcess<Lock>,
 }
 
-/// A lock around the runtime. A call waits for the lock no longer than its time limit. Calls get the lock in the order in
-/// which they began to wait: a call that ends hands it over. Otherwise, a thread that makes one call after another would
-/// take it again before any other thread wakes up.
+/// A lock around the runtime. A call waits for the lock no longer than its time limit. Calls acquire the lock in the
+/// order in which they began to wait: a call that finishes hands it over to the next. Otherwise, a thread that makes
+/// one call after another would take it again before any other thread wakes up.
 #[derive(Default)]
 struct Lock {
     state: Mutex<State>,
@@ -170,7 +170,7 @@ impl Driver {
     ///
     /// [`ClientError::OnRuntime`] inside a tokio runtime. That runtime may be the client's own: a subscriber that uses
     /// the client would wait for the call that runs the subscriber. [`ClientError::EventLoop`] if the runtime cannot be
-    /// created, or the thread is ending. [`ClientError::InUse`] if other calls hold the runtime until the limit is
+    /// created, or the thread is exiting. [`ClientError::InUse`] if other calls hold the runtime until the limit is
     /// reached.
     pub(super) fn drive(&self, running: &Cell<Limit>, call: Erased<'_>) -> Result<(), ClientError> {
         refuse_runtime()?;
@@ -206,7 +206,7 @@ pub(super) fn erased<F: Future>(
     Ok(output.expect("BUG: a call was driven, and has not completed"))
 }
 
-/// Refuses a call that would block a runtime, or that is made while its thread is ending.
+/// Refuses a call that would block a runtime, or that is made while its thread is exiting.
 pub(super) fn refuse_runtime() -> Result<(), ClientError> {
     match Handle::try_current() {
         Ok(_) => Err(ClientError::OnRuntime),
@@ -245,8 +245,8 @@ mod tests {
         }
     }
 
-    /// Runs `other` while a first call is in progress on another thread. The first call ends once `is_ready` returns
-    /// true or `other` has finished.
+    /// Runs `other` while a first call is in progress on another thread. The first call completes once `is_ready`
+    /// returns true or `other` has finished.
     fn beside_a_call<T: Send>(driver: &Driver, other: impl FnOnce() -> T + Send, is_ready: impl Fn() -> bool) -> T {
         let (begun, has_begun) = mpsc::channel();
         let (end, ends) = mpsc::channel::<()>();

@@ -46,7 +46,7 @@ impl GridFsUploadStream {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if the chunks could not be deleted, otherwise the errors of [`finish`](Self::finish).
+    /// [`ClientError`] if the chunks could not be deleted, otherwise the errors from [`finish`](Self::finish).
     pub fn abort(self) -> Result<(), ClientError> {
         let client = self.client().clone();
         client.drive_within(self.limit(), |limit| self.abort_within(limit))?

@@ -17,7 +17,7 @@ use crate::client::{ClientError, Operation, TransactionOptions, WatchTarget};
 /// The target of the change streams.
 const THINGS: WatchTarget<'static> = WatchTarget::Collection("test", "things");
 
-/// Starts a server that does not answer anything while it is dark. Its cursors never end.
+/// Starts a server that does not answer anything while it is dark. Its cursors are never exhausted.
 fn server_that_may_be_dark(world: &World) -> (Server, Arc<AtomicBool>) {
     let is_dark = Arc::new(AtomicBool::new(false));
     let dark = is_dark.clone();
@@ -115,8 +115,8 @@ fn work_that_a_call_leaves_gets_what_is_left_of_the_next_ones_time() {
     assert_eq!(server.times(is_kill).len(), 1, "{:?}", server.times(|_| true));
 }
 
-/// Runs `call` on a separate thread while another thread uses the client. Returns the outcome if the call ends before
-/// the other thread is done.
+/// Runs `call` on a separate thread while another thread uses the client. Returns the outcome if the call completes
+/// before the other thread is done.
 fn beside_a_call<T: Send>(client: &Client, call: impl FnOnce() -> T + Send) -> Option<T> {
     let (begun, has_begun) = mpsc::channel();
     let (end, ends) = mpsc::channel::<()>();

@@ -74,7 +74,7 @@ fn selection_that_waits_for_its_only_scan_says_so_unless_it_begins_with_it() {
     assert_eq!(waits(read), 1);
 }
 
-/// There is no primary when the bulk write begins, and again none before its second command.
+/// There is no primary when the bulk write begins, nor before its second command.
 #[test]
 fn bulk_write_that_waits_twice_says_so_once() {
     let world = World::new();

@@ -38,8 +38,8 @@
 //! connection. Scans skip a server for 5 s after a failed check, and scans are at least 500 ms apart. With
 //! `serverSelectionTryOnce=true` (the default), the selection of a server takes at most the time of one scan, plus up
 //! to 500 ms before it. Otherwise it takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS`
-//! limits the total. If a server that has answered is suitable, a scan may end when half of the time that was left at
-//! its start is used up, so that an unresponsive server does not block operations.
+//! limits the total. If a server that has answered is suitable, a scan may end once half the time that was left at its
+//! start has passed, so an unresponsive server does not block operations.
 //!
 //! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. None of wharf's
 //! time limits apply to these lookups.
@@ -48,14 +48,14 @@
 //!
 //! The client is [`Send`] and [`Sync`], and clones share everything. A lock admits one call at a time, and other calls
 //! wait. A language runtime may therefore call the client from any of its threads. The `timeoutMS` of a call includes
-//! its wait for the lock. If the time runs out before the call gets the lock, the call fails with
+//! its wait for the lock. If the time runs out before the call acquires the lock, the call fails with
 //! [`ClientError::InUse`]. Other limits start when the lock admits the call.
 //!
-//! Nothing runs between calls. If a cursor or a change stream is dropped before its end, the thread that drops it
+//! Nothing runs between calls. If a cursor or a change stream is dropped before it has ended, the thread that drops it
 //! closes it on the server at once. If a session is dropped with an open transaction, the thread aborts the transaction
-//! at once in the same way. A call does all such work at its end, for at most `connectTimeoutMS`, and never for more
-//! than 10 s, even if `connectTimeoutMS` is 0 (no limit). With `timeoutMS`, it takes at most the time that is left. If
-//! no time is left, the work is done by the next call or by the next drop of a cursor or a change stream.
+//! at once in the same way. A call does all such work before it returns, for at most `connectTimeoutMS`, and never for
+//! more than 10 s, even if `connectTimeoutMS` is 0 (no limit). With `timeoutMS`, it takes at most the time that is
+//! left. If no time is left, the work is done by the next call or by the next drop of a cursor or a change stream.
 //!
 //! # Inside of a tokio runtime
 //!
@@ -141,7 +141,7 @@ pub struct Client {
 
 /// The state that all clones share.
 struct Shared {
-    // Dropped before the runner, because the client's sockets are registered with the runner's runtime.
+    // This is dropped before the runner, because the client's sockets are registered with the runner's runtime.
     client: client::Client,
     runner: Runner,
 }
@@ -210,7 +210,7 @@ impl ClientBuilder {
         Self { builder: self.builder.tracing(options) }
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of the system's configuration.
+    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of using the system's configuration.
     #[cfg(feature = "srv")]
     #[doc(alias = "resolver_config")]
     pub fn resolver(self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {

@@ -45,9 +45,9 @@ impl Prepared<OpenCursor<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] for options that exclude each other. [`ClientError::Reply`] if the reply contains
-    /// no cursor. Otherwise the errors of [`Client::run`]. In a session, also [`ClientError::Session`] if the session
-    /// does not allow the operation.
+    /// [`ClientError::InvalidOption`] if options conflict. [`ClientError::Reply`] if the reply contains no cursor.
+    /// Otherwise the errors of [`Client::run`]. In a session, also [`ClientError::Session`] if the session does not
+    /// allow the operation.
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))
@@ -59,8 +59,8 @@ impl Prepared<Query<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the filter, the pipeline or the options, otherwise the errors
-    /// of [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not serialize the filter, the pipeline or the options, otherwise the
+    /// errors of [`Client::run`].
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))
@@ -72,8 +72,8 @@ impl<'c, R: DeserializeOwned> Prepared<TypedCommand<'c, R>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the command as a document. [`ClientError::Reply`] if it could
-    /// not read the reply. Otherwise the errors of [`Client::run`].
+    /// [`ClientError::Argument`] if serde could not serialize the command as a document. [`ClientError::Reply`] if it
+    /// could not read the reply. Otherwise the errors of [`Client::run`].
     pub fn run(self) -> Result<R, ClientError> {
         self.client.run_prepared(self.prepared)?
     }
@@ -84,7 +84,8 @@ impl Prepared<Write<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Write`] if some statements may have been executed, otherwise the error that ended the first command.
+    /// [`ClientError::Write`] if some statements may have been executed, otherwise the error with which the first
+    /// command failed.
     pub fn run(self) -> Result<Written, ClientError> {
         self.client.run_prepared(self.prepared)?
     }
@@ -95,7 +96,7 @@ impl Prepared<Watch<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Argument`] if serde could not write the pipeline, the stage or the options.
+    /// [`ClientError::Argument`] if serde could not serialize the pipeline, the stage or the options.
     /// [`ClientError::InvalidOption`] if `maxAwaitTimeMS` is not less than `timeoutMS`. Otherwise the errors of
     /// [`Client::run`].
     pub fn run(self) -> Result<ChangeStream, ClientError> {

@@ -153,7 +153,7 @@ impl Session {
         self.session.cluster_time()
     }
 
-    /// Returns the time of the newest operation of the session.
+    /// Returns the time of the session's newest operation.
     #[must_use]
     pub fn operation_time(&self) -> Option<Timestamp> {
         self.session.operation_time()
@@ -208,8 +208,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error of the command, after one retry
-    /// if the specification allows it.
+    /// [`ClientError::Session`] if there is no transaction to commit, otherwise the error from the command, after one
+    /// retry if the specification allows it.
     #[track_caller]
     pub fn commit_transaction(&mut self) -> Result<(), ClientError> {
         let (session, site) = (&mut self.session, Location::caller());
@@ -256,7 +256,7 @@ impl Session {
     /// `body` receives this session, and runs its operations in it. `body` may run several times, so any other effects
     /// should be safe to repeat. If it returns an error, the transaction is aborted.
     ///
-    /// `body` must return the error of each command, and must not continue after an error: the error may have aborted
+    /// `body` must return the error from each command, and must not continue after an error: the error may have aborted
     /// the transaction on the server. [`client::Session::with_transaction`](crate::client::Session::with_transaction)
     /// describes what happens otherwise.
     ///
@@ -302,7 +302,7 @@ impl Session {
             let session = &mut self.session;
             let limit = session.limit_of_advance(matches!(outcome, Some(Err(_))));
             let advanced = self.client.drive_within(limit, |_| repeating.advance(session, outcome.take()));
-            // If the call has not begun, the error of `body` says more than the error of the abort.
+            // If the call did not begin, the error from `body` is more informative than the error from the abort.
             if let (Err(_), Some(Err(error))) = (&advanced, outcome.take()) {
                 return Err(error);
             }
@@ -327,7 +327,7 @@ impl StartSession<'_, Client> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] if options exclude each other.
+    /// [`ClientError::InvalidOption`] if options conflict.
     pub fn run(self) -> Result<Session, ClientError> {
         Ok(Session::new(self.client.clone(), self.start()?))
     }

@@ -1,4 +1,4 @@
-//! The client against servers that follow scripts, in virtual time. The servers run on the client's own runtime, which runs
+//! Tests the client against scripted servers, in virtual time. The servers run on the client's own runtime, which runs
 //! only inside calls.
 
 use std::sync::{Arc, Mutex};
@@ -463,7 +463,7 @@ fn each_server_that_was_idle_is_checked_before_its_use() {
     }
 }
 
-/// Answers a query with a batch from a cursor that does not end.
+/// Answers a query with a batch from a cursor that is never exhausted.
 pub(super) fn answer_of_query(command: &Document) -> Answer {
     let batch = match name(command).as_str() {
         "find" => "firstBatch",

@@ -42,7 +42,7 @@ impl TracingOptions {
     }
 
     /// Sets whether the spans go to an OpenTelemetry tracer. The default is the value of the environment variable
-    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` (`1`, `true` or `yes`), or else false.
+    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` (`1`, `true` or `yes`), otherwise false.
     ///
     /// Do not combine this with a `tracing` subscriber that passes spans on to OpenTelemetry: each span would appear
     /// twice.
@@ -65,13 +65,13 @@ impl TracingOptions {
 
     /// Sets the number of characters after which the `db.query.text` attribute is truncated. This attribute contains
     /// the command as extended JSON, and possibly personal data. Zero omits the attribute. The default is the value of
-    /// the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, or else zero.
+    /// the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, otherwise zero.
     pub fn query_text_max_length(mut self, characters: usize) -> Self {
         self.query_text_max_length = Some(characters);
         self
     }
 
-    /// Returns the settings: the values of the options or, for options that are not set, of the environment variables.
+    /// Returns the settings: the options, with unset ones taken from the environment variables.
     pub(super) fn settings(&self) -> Settings {
         self.settings_by(|variable| env::var(variable).ok())
     }
@@ -100,7 +100,7 @@ impl fmt::Debug for TracingOptions {
     }
 }
 
-/// The values of the options or, for options that are not set, of the environment variables.
+/// The options, with unset ones taken from the environment variables.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The maximum number of characters in `db.query.text`.

@@ -5,7 +5,7 @@ use tracing::{Level, Span, debug_span, span_enabled};
 
 use super::{Attribute, Kind, Value};
 
-/// The target of the spans. It differs from the targets of messages, so that a filter can distinguish them.
+/// The target of the spans. It differs from the targets of messages, so a filter can tell them apart.
 const TARGET: &str = "wharf::operation";
 
 /// Returns whether a subscriber reads the spans. A logger of the `log` crate does not count.
@@ -15,8 +15,8 @@ pub(super) fn is_enabled() -> bool {
 
 /// Begins a span, if a subscriber reads it. Without `parent`, the current span is the parent.
 ///
-/// A span's name in `tracing` is fixed for each kind. Bridges to OpenTelemetry take the full name from the field
-/// `otel.name`, and also read the other fields with the prefix `otel.`.
+/// A span's name in `tracing` is fixed for each kind. Bridges to OpenTelemetry take the full name from the `otel.name`
+/// field, and also read the other fields with the `otel.` prefix.
 pub(super) fn begin(kind: Kind, name: &str, attributes: &[Attribute<'_>], parent: Option<&Span>) -> Option<Span> {
     if !is_enabled() {
         return None;

@@ -61,7 +61,7 @@ pub struct TopologyDescription {
     left_out: Option<Arc<str>>,
 }
 
-/// Seeds and options that contradict each other (SDAM, "Allowed configuration combinations").
+/// Seeds and options that conflict (SDAM, "Allowed configuration combinations").
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidTopology {
@@ -91,7 +91,7 @@ impl TopologyDescription {
     ///
     /// # Errors
     ///
-    /// Returns [`InvalidTopology`] if the type, the name and the number of seeds contradict each other.
+    /// Returns [`InvalidTopology`] if the type, the name and the number of seeds conflict.
     pub fn new(
         topology_type: TopologyType,
         set_name: Option<String>,
@@ -126,8 +126,7 @@ impl TopologyDescription {
     ///
     /// # Errors
     ///
-    /// Returns [`InvalidTopology`] if the options contradict each other, or if their SRV name is not
-    /// [resolved](Options::resolve).
+    /// Returns [`InvalidTopology`] if the options conflict, or if their SRV name is not [resolved](Options::resolve).
     pub fn of_options(options: &Options) -> Result<Self, InvalidTopology> {
         let topology_type = if options.is_load_balanced() {
             TopologyType::LoadBalanced
@@ -206,7 +205,7 @@ impl TopologyDescription {
         &self.servers
     }
 
-    /// Returns whether the two descriptions look equal to an application: events report the same values in both, apart
+    /// Returns whether the two descriptions look equal to an application: events report the same values for both, apart
     /// from round-trip times.
     pub(super) fn is_equivalent(&self, other: &Self) -> bool {
         // Destructured so that adding a field causes a compile error until the field is handled here.

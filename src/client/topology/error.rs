@@ -12,7 +12,7 @@ use crate::pool::error::Cause;
 pub enum Progress {
     /// The connection was being opened, or its hello was in progress.
     Connecting,
-    /// The hello was answered, and the authentication was in progress.
+    /// The hello was answered, and authentication was in progress.
     Authenticating,
     /// The handshake was complete, and an operation was in progress.
     Established,

@@ -178,8 +178,8 @@ impl TopologyEvent {
 
 /// Returns the events for opening a topology with this description, in the order of the specification's tests.
 ///
-/// Every server begins as unknown. A load balancer, which is never checked, then becomes known at once (Load Balancers,
-/// "Monitoring").
+/// Every server starts out unknown. A load balancer, which is never checked, then becomes known at once (Load
+/// Balancers, "Monitoring").
 #[must_use]
 pub fn events_of_opening(topology_id: ObjectId, topology: &TopologyDescription) -> Vec<TopologyEvent> {
     let initial = topology.with_unknown_servers();

@@ -2,7 +2,7 @@
 //!
 //! This layer does no I/O, reads no clock and holds no lock. A monitor converts the reply to a hello, or the failure of
 //! a check, into a [`ServerDescription`]. [`TopologyDescription::after_check`] then returns the new topology and the
-//! caller's tasks. [`TopologyDescription::after_error`] does the same for an error of an operation.
+//! caller's tasks. [`TopologyDescription::after_error`] does the same for an operation's error.
 //!
 //! # Terms
 //!

@@ -108,8 +108,8 @@ impl Transition {
         });
     }
 
-    /// Returns whether the server belongs to the replica set. If the name of the set is not known yet, the server's set
-    /// name becomes its name.
+    /// Returns whether the server belongs to the replica set. If the name of the set is not known yet, it is taken from
+    /// the server.
     fn joins_the_set(&mut self, server: &ServerDescription) -> bool {
         if self.topology.set_name().is_none() {
             self.topology.set_set_name(server.set_name.clone());

@@ -64,7 +64,7 @@ impl ServerType {
         matches!(self, Self::Mongos | Self::RsPrimary | Self::RsSecondary | Self::Standalone | Self::LoadBalancer)
     }
 
-    /// Returns whether servers of this type accept writes, if their deployment accepts writes.
+    /// Returns whether servers of this type accept writes, if their deployment does.
     pub(crate) fn accepts_writes(self) -> bool {
         self.is_data_bearing() && self != Self::RsSecondary
     }
@@ -148,9 +148,9 @@ pub struct ServerDescription {
     pub topology_version: Option<TopologyVersion>,
     /// `helloOk`: whether later checks may use `hello` instead of the legacy hello.
     pub hello_ok: bool,
-    /// `maxWriteBatchSize`: the maximum number of statements in a write command. By default 100,000.
+    /// `maxWriteBatchSize`: the maximum number of statements in a write command. The default is 100,000.
     pub max_write_batch_size: u32,
-    /// `maxMessageSizeBytes`: the longest message, in bytes. By default 48,000,000.
+    /// `maxMessageSizeBytes`: the maximum length of a message, in bytes. The default is 48,000,000.
     pub max_message_size: u32,
     /// `iscryptd`: whether the server is a mongocryptd.
     pub is_cryptd: bool,

@@ -11,7 +11,7 @@ use crate::endpoint::options::ServerAddress;
 use crate::endpoint::wire::reply::StateChange;
 use crate::pool::error::Cause;
 
-/// A task for the caller before it replaces the description. The caller performs the tasks in the order of the list.
+/// A task that the caller performs before it replaces the description. The tasks are performed in list order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preparation {
     /// The server has joined the topology: create its pool, and start monitoring it.
@@ -22,7 +22,7 @@ pub enum Preparation {
     MarkReady(ServerAddress),
 }
 
-/// A task for the caller after it has replaced the description. The caller performs the tasks in the order of the list.
+/// A task that the caller performs after it has replaced the description. The tasks are performed in list order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consequence {
     /// Clear the server's pool; behind a load balancer, clear the service of the failed connection.
@@ -39,9 +39,9 @@ pub enum Consequence {
 pub struct Transition {
     /// The new description.
     pub topology: TopologyDescription,
-    /// The tasks before the description is replaced.
+    /// The tasks to perform before the description is replaced.
     pub preparations: Vec<Preparation>,
-    /// The tasks after the description is replaced.
+    /// The tasks to perform after the description is replaced.
     pub consequences: Vec<Consequence>,
 }
 
@@ -158,7 +158,7 @@ impl Transition {
 
     fn in_unknown(&mut self, server: &ServerDescription) {
         match server.server_type {
-            // A rescan may have added further servers to the single seed.
+            // A rescan may have added servers to the single seed.
             ServerType::Standalone if self.topology.has_one_seed() && self.topology.servers().count() == 1 => {
                 self.topology.set_type(TopologyType::Single)
             }

@@ -107,7 +107,7 @@ struct Elements<'a, 'de> {
     value: Option<Value<'a, 'de>>,
     /// The nesting level of documents and arrays among the values.
     level: usize,
-    /// Whether the keys are compared with the names of a struct's fields, and not kept.
+    /// Whether the keys are compared with the names of a struct's fields rather than kept.
     of_struct: bool,
     attempt: &'a Attempt,
 }
@@ -295,8 +295,8 @@ impl<'de> Deserializer<'de> for Key<'_, 'de> {
 }
 
 /// Returns whether a visitor creates a [`Bson`], as for bson's own types. Such a visitor accepts shorter forms of a
-/// value, which need no allocation. If the type names ever failed to match, the visitor would get the long forms, which
-/// it also accepts.
+/// value, which need no allocation. If the type names ever failed to match, the visitor would receive the long forms,
+/// which it also accepts.
 fn is_for_bson<T>() -> bool {
     type_name::<T>() == type_name::<Bson>()
 }

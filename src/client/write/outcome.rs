@@ -76,9 +76,9 @@ pub struct WriteFailure {
     /// The error that stopped the rest, if a command failed as a whole.
     #[source]
     pub cause: Option<Box<ClientError>>,
-    /// The labels of these replies that no specification defines.
+    /// The labels in these replies that no specification defines.
     pub(in crate::client) other_labels: Vec<String>,
-    /// The server of the first error.
+    /// The server on which the first error occurred.
     pub(in crate::client) address: Option<Arc<str>>,
     /// Whether a reply that reports success also reports an exceeded time limit.
     pub(in crate::client) is_timeout: bool,

@@ -13,9 +13,9 @@
 //! | `cancel` | ends the check, and closes the connection | closes the connection; the pause goes on | kept: ends the next check, unless its connection has failed |
 //! | `end` | ends the monitor | ends the monitor | ends the monitor |
 //!
-//! A request is ignored while a check is in progress: when the check ends, every task that waits for a server is
-//! notified, and may request another check. Several notifications of one kind count as one, so together they cause at
-//! most one check.
+//! A request is ignored while a check is in progress: when the check finishes, every task that is waiting for a server
+//! is notified, and may request another check. Several notifications of one kind count as one, so together they cause
+//! at most one check.
 
 mod round_trips;
 
@@ -36,7 +36,7 @@ use crate::pool::runtime::{alarm, before_alarm};
 
 /// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.
 ///
-/// An awaited check ends at once when the server's state changes. It also ends at once if the server closes its
+/// An awaited check finishes at once when the server's state changes. It also finishes at once if the server closes its
 /// connections or does not delay its replies. The monitor must keep up with an election, which takes a few changes, but
 /// not with a server that behaves in this way.
 const BURST: u32 = 10;
@@ -45,7 +45,7 @@ const BURST: u32 = 10;
 ///
 /// # Cancel safety
 ///
-/// Dropping the future closes its connections. It also drops the [`Monitored`], so that the next operation restarts the
+/// Dropping the future closes its connections. It also drops the [`Monitored`], so the next operation restarts the
 /// deployment's monitors.
 pub(super) async fn run(monitored: Monitored) {
     let server = &*monitored.server;
@@ -88,9 +88,9 @@ struct Monitor<'m> {
     streams: bool,
     /// Signals whether to measure round trips on a separate connection.
     streaming: watch::Sender<bool>,
-    /// When the last check ended, or was cancelled. Pauses are measured from this time.
+    /// When the last check finished, or was cancelled. Pauses are measured from this time.
     ended: Instant,
-    /// The time of the next check if checks were always 500 ms apart. During a burst, checks are earlier than this.
+    /// When the next check would be due if checks were always 500 ms apart. During a burst, checks start earlier.
     paced: Instant,
     /// Whether the last check succeeded.
     known: bool,
@@ -259,13 +259,13 @@ impl Monitor<'_> {
         self.monitored.deployment.checked(self.monitored, description, round_trip);
         match self.monitored.is_current() {
             true => Ok(()),
-            // Another monitor checks the server now.
+            // Another monitor is now checking the server.
             false => Err(Failure::Cancelled),
         }
     }
 
-    /// Waits until `heartbeatFrequencyMS` after the end of the last check, or until a check is requested, but in any
-    /// case until 500 ms after the end of the last check. Returns whether a cancellation cut the pause short.
+    /// Waits until `heartbeatFrequencyMS` after the end of the last check, or until a check is requested, but always
+    /// for at least 500 ms after the end of the last check. Returns whether a cancellation cut the pause short.
     async fn pause(&self, on_cancel: OnCancel) -> bool {
         let floor = self.ended + SHORTEST_HEARTBEAT;
         let rest = self.options.heartbeat_interval().saturating_sub(self.ended.elapsed());

@@ -14,16 +14,16 @@ use crate::endpoint::{DirectConnection, Endpoint};
 use crate::pool::runtime::alarm;
 
 /// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes
-/// known without a round-trip time. Failures are ignored, because the monitor notices them as well.
+/// known without a round-trip time. Failures are ignored, because the monitor also notices them.
 pub(super) async fn keep_measuring(
     monitored: &Monitored,
     probe: &ArcSwap<Endpoint>,
     mut streaming: watch::Receiver<bool>,
 ) {
-    // The sender belongs to the monitor, which ends together with this future.
+    // The sender belongs to the monitor, which stops together with this future.
     while streaming.wait_for(|on| *on).await.is_ok() {
         tokio::select! {
-            // Polled first, because a failed check ends the streaming.
+            // This is polled first, because a failed check stops the streaming.
             biased;
             _ = streaming.wait_for(|on| !*on) => {}
             () = measure(monitored, probe) => {}

@@ -571,7 +571,7 @@ fn commit_after_one_that_failed_unsent_or_has_no_outcome_has_the_write_concern_m
 
     let mut session = in_progress();
     session.begin_commit().unwrap();
-    // Cancelled, so there is no outcome.
+    // The commit is cancelled, so there is no outcome.
     assert!(!has_majority(&mut session));
     session.begin_commit().unwrap();
     let _ = session.commit_failed(&overload(), None);

@@ -233,7 +233,7 @@ enum Step {
     Acquire,
     /// Gives back one of the sessions in use, dirty or clean.
     Release { which: prop::sample::Index, dirty: bool },
-    /// Lets time pass.
+    /// Advances the clock.
     Wait { seconds: u64 },
 }
 

@@ -47,13 +47,13 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Debug, Default)]
 struct Server {
     number: i64,
-    /// Whether the transaction with this number was begun. `None` if this is unknown.
+    /// Whether the transaction with this number has begun. `None` if this is unknown.
     begun: Option<bool>,
 }
 
 proptest! {
-    /// In every case, each transaction is begun once, with a number larger than all earlier numbers. A commit or an
-    /// abort is sent if and only if the server may know about the transaction.
+    /// In every case, each transaction begins once, with a number larger than all earlier numbers. A commit or an abort
+    /// is sent if and only if the server may know about the transaction.
     #[test]
     fn server_understands_every_command_of_a_session(steps in prop::collection::vec(step(), 0..40)) {
         let mut session = session();
