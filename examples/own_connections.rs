@@ -1,7 +1,7 @@
 //! A pool of connections to something other than MongoDB: `cargo run --example own_connections`.
 //!
-//! A pool only needs an implementation of [`Establish`]. It says how to open a connection, how to check it before use,
-//! when not to reuse it, how to reset it, and how to close it. The pool here survives a restart of its server.
+//! A pool only needs an implementation of [`Establish`], which says how to open a connection, how to check it before
+//! use, when not to reuse it, how to reset it, and how to close it. The pool here survives a restart of its server.
 
 use std::error::Error;
 use std::io;

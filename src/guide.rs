@@ -26,7 +26,7 @@ chapters! {
 #[doc = concat!("```rust,no_run\n", include_str!("../examples/monitor/monitor.rs"), "\n# fn main() {}\n```")]
 pub mod monitor {}
 
-// The examples on these pages need other crates, so `perf/src/shop.rs` compiles them instead of doctests.
+// The examples on these pages need other crates, so they are compiled in `perf/src/shop.rs` rather than as doctests.
 #[cfg_attr(not(doctest), doc = include_str!("../docs/from-mongodb.md"))]
 pub mod from_mongodb {}
 

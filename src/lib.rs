@@ -50,8 +50,8 @@
 //! - [`OperationError`] and [`CheckOutError`] tell you whether to retry. A pool sends a command twice only if the
 //!   server refused it and required reauthentication (error 391), and it never clears itself. A client retries commands
 //!   and clears its pools, as the specifications require.
-//! - A pool's tasks and sockets belong to one tokio runtime. When that runtime ends, the pool moves to the next runtime
-//!   that uses it: see ["Runtimes"](Pool#runtimes).
+//! - A pool's tasks and sockets belong to one tokio runtime. When that runtime shuts down, the pool moves to the next
+//!   runtime that uses it: see ["Runtimes"](Pool#runtimes).
 //! - Dropping the last handle to a pool closes it. [`Pool::closed`] waits for its last connection to close.
 //!
 //! # Features
@@ -63,14 +63,14 @@
 //!
 //! - `gridfs`: files of any length.
 //! - `snappy` and `zlib`: each is a [`Compressor`].
-//! - `srv`: the scheme `mongodb+srv://`.
-//! - `aws` and `oidc`: the mechanisms `MONGODB-AWS` and `MONGODB-OIDC`.
-//! - `ocsp`: asks responders about revoked certificates.
+//! - `srv`: the `mongodb+srv://` scheme.
+//! - `aws` and `oidc`: the `MONGODB-AWS` and `MONGODB-OIDC` mechanisms.
+//! - `ocsp`: asks OCSP responders whether certificates have been revoked.
 //!
 //! Off by default:
 //!
 //! - `zstd`: the third [`Compressor`]. It builds a C library.
-//! - `cert-key-password`: reads password-protected private keys of clients (the option
+//! - `cert-key-password`: reads clients' password-protected private keys (the option
 //!   [`certificate_key_file_password`](TlsOptions#structfield.certificate_key_file_password)).
 //! - `serde`: implements its traits for [`PoolStatus`], [`ServiceStatus`], [`metrics`], [`Holder`], [`PoolOptions`] and
 //!   [`Options`]. Serialization writes no secrets. Options can also be [read from files and environment
@@ -96,7 +96,7 @@ pub mod client;
 pub mod endpoint;
 #[cfg(feature = "mongodb")]
 pub mod guide;
-// Parts of the wing `client`, although users know them as `wharf::blocking` and `wharf::single`.
+// Parts of the `client` wing, although users know them as `wharf::blocking` and `wharf::single`.
 #[cfg(feature = "mongodb")]
 #[path = "client/blocking.rs"]
 pub mod blocking;

@@ -1,8 +1,8 @@
 //! A pool with a monitor: `MONGODB_URI=mongodb://... cargo run --example monitor`. The default is a server at
 //! localhost:27017.
 //!
-//! While the example runs, stop the server and start it again. Ctrl-C ends the example. It uses the first server in the
-//! connection string. The monitor itself is in `monitor.rs` and does not depend on this example.
+//! While the example runs, stop the server and start it again. Ctrl-C stops the example. The example uses only the
+//! first server in the connection string. The monitor itself is in `monitor.rs` and does not depend on this example.
 
 use std::error::Error;
 use std::time::Duration;

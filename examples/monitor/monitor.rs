@@ -2,8 +2,8 @@
 // pool when the server does not.
 //
 // It sends `hello` on a separate connection every `heartbeatFrequencyMS`, half a second after anything clears the pool,
-// and every 500 ms while the pool is paused. If the server's host refuses connections in the meantime, the pool becomes
-// ready at most half a second after its server is back, and otherwise within `connectTimeoutMS`.
+// and every 500 ms while the pool is paused. If the server's host refuses connections while the server is down, the
+// pool becomes ready within half a second of the server's return, and otherwise within `connectTimeoutMS`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,12 +9,12 @@ use std::{fs, io};
 use crate::Target;
 use crate::mutation::{Random, mutate};
 
-/// The limits of a campaign, which ends at the first limit that it reaches.
+/// The limits of a campaign, which stops at the first limit that it reaches.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
     /// The maximum number of inputs.
     pub inputs: u64,
-    /// The latest time at which the campaign ends.
+    /// The time at which the campaign stops.
     pub deadline: Instant,
 }
 
@@ -61,7 +61,7 @@ pub fn run(target: &Target, seed: u64, bound: Bound) -> Result<Tally, Finding> {
         }
         let mut input = seeds[random.below(seeds.len())].clone();
         let other = &seeds[random.below(seeds.len())];
-        // Most inputs get only a few changes, some get up to eight.
+        // Most inputs get only a few changes, but some get up to eight.
         let most = 1 << random.below(4);
         let changes = 1 + random.below(most);
         for _ in 0..changes {

@@ -21,9 +21,9 @@
 //! cargo run --release -p wharf-fuzz -- --seconds 600 op_msg compressed
 //! ```
 //!
-//! The third way adds coverage guidance by libFuzzer, which needs a C++ compiler. Stable Rust is enough. Only the
-//! address sanitizer needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no
-//! unsafe code for it to check. An environment variable names the target, and the arguments are passed to libFuzzer:
+//! The third way adds libFuzzer's coverage guidance, which needs a C++ compiler but only stable Rust. Only the address
+//! sanitizer needs nightly (`cargo +nightly fuzz run --features libfuzzer coverage`), and wharf has next to no unsafe
+//! code for it to check. An environment variable names the target, and the arguments are passed to libFuzzer:
 //!
 //! ```sh
 //! cargo run --release -p wharf-fuzz -- --write-seeds target/corpus op_msg

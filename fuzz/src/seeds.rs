@@ -32,7 +32,7 @@ const COMPRESSED: [&[u8]; 9] = [
     include_bytes!("../corpus/zstd-get-more.bin"),
 ];
 
-/// Responses of OpenSSL 3.0 about the second of the [`CERTIFICATES`]. "good" is signed by its issuer; "revoked" and
+/// Responses from OpenSSL 3.0 about the second of the [`CERTIFICATES`]. "good" is signed by its issuer; "revoked" and
 /// "unknown" are signed by the third certificate.
 pub const OCSP_RESPONSES: [&[u8]; 3] = [
     include_bytes!("../corpus/ocsp-good.bin"),

@@ -2,8 +2,8 @@
 //!
 //! The models themselves run on the unchanged sources. The negative controls run on the instrumented build, and create
 //! it themselves. They copy the workspace's sources, with the mutants inserted, to `instrumented` in the target
-//! directory, and run cargo there with the profile and the flags of the current run. They do not write a file that has
-//! not changed, so cargo does not compile it again.
+//! directory, and run cargo there with the profile and the flags of the current run. They do not rewrite unchanged
+//! files, so cargo does not compile those again.
 //!
 //! The copy has its own target directory. If both builds shared a directory, cargo would confuse them, because it
 //! identifies packages by their paths in the workspace. Then the models would run with the mutants in the pool.

@@ -1,7 +1,7 @@
 //! The cores on which the server and the clients run.
 //!
-//! On shared cores, server and clients disturb each other, and the scheduler decides which of them runs. This costs
-//! more than the measured operations. So each side gets its own cores.
+//! On shared cores, the server and the clients disturb each other, and the scheduler decides which of them runs. This
+//! costs more than the measured operations. So each side gets its own cores.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub struct Placement {
     pub client: Vec<usize>,
 }
 
-/// The reason why server and clients cannot get separate cores.
+/// The reason why the server and the clients cannot have separate cores.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotPlace {
     /// There is only one core, or the clients were given all of them.
@@ -111,7 +111,7 @@ mod system {
                 if moved.insert(thread) {
                     found_another = true;
                     match sched_setaffinity(Pid::from_raw(thread), &mask) {
-                        // The thread may have ended in the meantime.
+                        // The thread may have exited since it was listed.
                         Ok(()) | Err(Errno::ESRCH) => {}
                         Err(error) => return Err(error.into()),
                     }

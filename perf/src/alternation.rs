@@ -91,8 +91,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Returns the command that starts this program as a child in a mode, without the arguments that only this mode
-    /// has.
+    /// Returns the command that starts this program as a child in a mode, without the arguments that are specific to
+    /// that mode.
     pub fn command(&self, mode: &str, server: &str) -> Result<Command, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -116,8 +116,8 @@ impl Asked {
     }
 }
 
-/// A child process that measures one subject whenever it has its turn. It ends when its standard input does, so that
-/// children are never left behind.
+/// A child process that measures one subject whenever it is that subject's turn. It exits when its standard input is
+/// closed, so that children are never left behind.
 pub struct Competitor {
     asked: Asked,
     child: Child,
@@ -154,7 +154,7 @@ impl Competitor {
 
     /// Sends the child a line, and waits for its result.
     pub fn answer<R: DeserializeOwned>(&mut self, line: &str, turn: u32) -> Result<Measurement<R>, Failure> {
-        // If the child has ended, its exit status says why.
+        // If the child has exited, its exit status says why.
         if writeln!(self.input, "{line}").is_err() {
             return Err(self.failed());
         }
@@ -164,7 +164,7 @@ impl Competitor {
         }
     }
 
-    /// Returns the next line that the child prints, or an empty line if it has ended.
+    /// Returns the next line that the child prints, or an empty line if it has exited.
     fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -178,7 +178,7 @@ impl Competitor {
         if status.success() { Ok(()) } else { Err(asked.failed(status)) }
     }
 
-    /// Returns the failure of a child that has ended too early, with its exit status.
+    /// Returns the error for a child that has exited too early, with its exit status.
     fn failed(&mut self) -> Failure {
         self.child.wait().map_or_else(Failure::from, |status| self.asked.failed(status))
     }

@@ -27,7 +27,7 @@ pub struct Arguments {
 pub enum Mode {
     /// Runs one subject for a long time in this process, for a profiler.
     Profile(Profile),
-    /// Starts a server, prints its address, and serves until standard input ends.
+    /// Starts a server, prints its address, and serves until standard input is closed.
     Serve(Serve),
     /// Builds the pool's benchmark and runs it on 1, 2, 4 … all cores of this machine. Needs no server.
     Cores(Cores),
@@ -55,7 +55,8 @@ pub enum Mode {
     /// Measures the memory of idle clients. The comparison runs this.
     #[command(hide = true)]
     Memory(client::Memory),
-    /// Answers hello and `ping` at the lowest possible cost or after a delay, until standard input ends. The comparison runs this.
+    /// Answers hello and `ping` at the lowest possible cost or after a delay, until standard input is closed. The
+    /// comparison runs this.
     #[command(hide = true)]
     Frugal(Delayed),
     /// Measures one subject under load. The comparison runs this.

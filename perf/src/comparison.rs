@@ -14,9 +14,9 @@ use crate::subjects::Kind;
 #[derive(Debug, Default)]
 pub struct Measurements {
     pub cells: Turns<CellResult>,
-    /// With server and clients on shared cores.
+    /// The cold starts with the server and the clients on shared cores.
     pub cold_starts: Turns<ColdResult>,
-    /// With server and clients on separate cores. Empty if there are too few cores.
+    /// The cold starts with the server and the clients on separate cores. Empty if there are too few cores.
     pub cold_starts_apart: Turns<ColdResult>,
 }
 

@@ -62,7 +62,8 @@ impl Frugal {
 
 impl Drop for Frugal {
     fn drop(&mut self) {
-        // The process ends when its standard input does. If waiting for the process fails, nothing more can be done.
+        // The process exits when its standard input is closed. If waiting for the process fails, nothing more can be
+        // done.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The document of the measurements that use an application's own type.
+//! The document for the measurements that use an application's own type.
 
 use bson::oid::ObjectId;
 use bson::{DateTime, RawDocumentBuf, rawdoc};
@@ -13,7 +13,7 @@ pub const DATABASE: &str = "perf";
 pub const ITEMS: &str = "items";
 /// The number of items that are read and updated one by one.
 pub const ITEMS_READ: u32 = 1_000;
-/// The collection of the inserts.
+/// The collection that the inserts write to.
 pub const INSERTED: &str = "inserted";
 
 /// A document with ten fields.

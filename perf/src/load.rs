@@ -18,7 +18,7 @@ use crate::subjects::Subject;
 /// The result of a turn.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The durations of all operations that ended during the measurement, in nanoseconds, in no particular order.
+    /// The durations of all operations that completed during the measurement, in nanoseconds, in no particular order.
     pub latencies: Vec<u64>,
     /// The duration of the measurement.
     pub elapsed: Duration,
@@ -38,7 +38,7 @@ pub fn runtime(workers: usize) -> Result<Runtime, Failure> {
 /// The maximum number of warm-up intervals if connections are still being opened.
 const WARM_UPS: u32 = 20;
 
-/// Tasks that run one operation after another while it is their turn, and rest in between.
+/// Tasks that run one operation after another while it is their turn, and rest between turns.
 pub struct Load<'r> {
     runtime: &'r Runtime,
     observer: Observer,
@@ -78,7 +78,7 @@ impl<'r> Load<'r> {
     }
 
     /// Measures for `interval` under full load: the measurement starts once each task has completed an operation, and
-    /// only operations that end within it count.
+    /// only operations that complete within it count.
     pub fn turn(&mut self, interval: Duration) -> Result<Outcome, Failure> {
         let before = self.runtime.block_on(self.observer.counts())?;
         self.resume()?;
@@ -94,7 +94,7 @@ impl<'r> Load<'r> {
         Ok(Outcome { latencies, elapsed, cpu, opened, server_cpu })
     }
 
-    /// Ends the tasks.
+    /// Stops the tasks.
     pub fn end(self) -> Result<(), Failure> {
         self.gate.set(Phase::Over);
         self.runtime.block_on(join(self.running)).map(drop)
@@ -118,7 +118,7 @@ impl<'r> Load<'r> {
     }
 }
 
-/// What the tasks are to do at present.
+/// What the tasks should be doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {

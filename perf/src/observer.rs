@@ -80,7 +80,7 @@ impl Observer {
         Err(format!("the number of the server's connections did not settle within {PATIENCE:?}").into())
     }
 
-    /// Waits until no more connections are open than `before`.
+    /// Waits until at most `before.current` connections are open.
     pub async fn until_closed(&mut self, before: Connections) -> Result<(), Failure> {
         let began = Instant::now();
         while self.connections().await?.current > before.current {

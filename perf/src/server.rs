@@ -103,7 +103,7 @@ impl Server {
     }
 }
 
-/// Serves until `until` ends.
+/// Serves until `until` reaches its end.
 pub fn serve(arguments: &Serve, mut until: impl Read) -> Result<(), Failure> {
     let server = Server::provide(&arguments.machine)?;
     println!("{}", server.address);

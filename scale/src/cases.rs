@@ -49,9 +49,9 @@ macro_rules! cases {
 }
 
 cases! {
-    /// A task on each core checks out and in; four connections a core.
+    /// A task on each core checks out and in; four connections per core.
     Hit: "hit", 20, 40;
-    /// 64 tasks a core hold their connection across a yield; 100 connections a core.
+    /// 64 tasks per core hold their connections across a yield; 100 connections per core.
     Yield: "yield", 60, 120;
     /// Like `yield`, but each core has a separate runtime: the pool's share.
     YieldInPlace: "yield-in-place", 60, 120;
@@ -59,13 +59,13 @@ cases! {
     Saturated10: "saturated/1000-on-10", 1000, 1000;
     /// 10,000 tasks on 100 connections, held across a yield.
     Saturated100: "saturated/10000-on-100", 6000, 3000;
-    /// 64 tasks a core on 8 connections a core, held across a yield.
+    /// 64 tasks per core on 8 connections per core, held across a yield.
     SaturatedPerCore: "saturated/64-on-8-a-core", 500, 500;
-    /// 8 tasks and 7.5 connections a core, held across a yield: the queue is often empty.
+    /// 8 tasks and 7.5 connections per core, held across a yield: the queue is often empty.
     Edge: "edge", 100, 300;
-    /// Each core's connections are returned by the next core; 100 connections a core.
+    /// Each core's connections are returned by the next core; 100 connections per core.
     Elsewhere: "elsewhere", 20, 60;
-    /// Half of the cores take connections, the other half return them; 100 connections a core.
+    /// Half of the cores take connections, and the other half return them; 100 connections per core.
     Apart: "apart", 20, 60;
     /// One connection exists. A random core takes it, and another core returns it.
     Cold: "cold", 20, 200;

@@ -11,8 +11,9 @@ use crate::report::Figure;
 
 /// The tolerance for figures on few cores.
 pub const TOLERANCE: f64 = 0.25;
-/// The largest number of cores that counts as few. On few cores, the throughput follows from the work of one core and
-/// the cost of a transfer. On more cores, it also depends on the placement of tasks and on the machine's interconnect.
+/// The largest number of cores that counts as few. On few cores, the throughput is determined by the work of one core
+/// and the cost of a transfer. On more cores, it also depends on the placement of tasks and on the machine's
+/// interconnect.
 const FEW: usize = 2;
 
 /// A simulated figure and the measured figure that it is compared with.

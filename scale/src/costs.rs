@@ -76,7 +76,7 @@ costs! {
     spin = 15.0, 34.0;
     /// A reading of the clock.
     clock = 45.0, 10.0;
-    /// The runtime's computation for a poll of a task, besides its accesses to shared memory.
+    /// The runtime's computation for a poll of a task, apart from its accesses to shared memory.
     poll = 40.0, 32.0;
     /// A poll of the runtime's events and timers, which keeps other workers from polling them. It does not sleep.
     driver = 250.0, 180.0;

@@ -57,7 +57,7 @@ pub enum Source {
     Memory,
     /// A core of the same socket.
     Near {
-        /// Whether several cores have the line, so that the next reader does not have to wait for this access.
+        /// Whether several cores have the line, in which case the next reader does not have to wait for this access.
         shared: bool,
     },
     /// A core of another socket, which takes longer.

@@ -29,8 +29,8 @@
 //! the core for a while.
 //!
 //! - The core reaches an access no earlier than a `window` before the earlier accesses have taken effect.
-//! - It follows a pointer only once the pointer has arrived ([`follow`]), and it does not look past a spin loop before
-//!   the loop has ended. An updated line is available to later accesses only once the update has taken effect.
+//! - It follows a pointer only once the pointer has arrived ([`follow`]), and it does not look past a spin loop until
+//!   the loop has finished. An updated line is available to later accesses only once the update has taken effect.
 //! - A core that loads a line and writes it before the line arrives fetches it only once.
 //! - If another core writes the line after this core's request, the line is fetched after that write.
 
@@ -192,7 +192,7 @@ impl Busy {
 #[derive(Default)]
 struct Mutex {
     is_locked: bool,
-    /// The cores that are sleeping until it is unlocked.
+    /// The cores that are sleeping until the mutex is unlocked.
     sleepers: VecDeque<usize>,
 }
 
@@ -209,7 +209,7 @@ struct Core {
     stored: Picos,
     noise: u64,
     sleeps: bool,
-    /// Whether the core was woken while it was not asleep, so that its next sleep ends at once.
+    /// Whether the core was woken while it was not asleep, in which case its next sleep returns at once.
     is_woken: bool,
     /// The lines that the current access is waiting for, and whether they arrive one after another.
     fetches: Vec<(usize, bool)>,
@@ -229,8 +229,8 @@ impl Core {
 }
 
 impl Costs {
-    /// Returns the additional cost of a line that the core has, but not in the first level of its cache, because it has
-    /// not used the line for this many accesses.
+    /// Returns the additional cost of a line that is not in the first level of the core's cache, because the core has
+    /// not used it for this many accesses.
     fn level(&self, unused: u64) -> Picos {
         if unused <= SECOND_LEVEL { self.second } else { self.third }
     }
@@ -347,7 +347,7 @@ impl Machine {
         move |core| core * sockets / cores
     }
 
-    /// Computes for this time, give or take a quarter.
+    /// Spends this much time on computation, give or take a quarter.
     fn compute(&mut self, core: usize, time: Picos) {
         let (window, core) = (self.plan.costs.window, &mut self.cores[core]);
         core.ahead = core.ahead.max(core.now.saturating_sub(window)) + core.noisy(time);
@@ -367,7 +367,8 @@ impl Machine {
         let state = &mut self.cores[core];
         state.accesses += 1;
         let (count, ahead, stored) = (state.accesses, state.ahead, state.stored);
-        // Besides its lines, the access waits for the earlier accesses; an update also waits for the earlier stores.
+        // In addition to its lines, the access waits for the earlier accesses; an update also waits for the earlier
+        // stores.
         let updates = if access == Access::Update { state.noisy(costs.update) } else { 0 };
         let ready = if access == Access::Update { asked.max(stored) } else { asked };
         let (mut done, mut read) = (ready, ahead);
@@ -533,7 +534,7 @@ pub fn is_over() -> bool {
     on_machine(|machine, core| machine.cores[core].now >= machine.plan.warm_up + machine.plan.measured).unwrap_or(true)
 }
 
-/// Counts an operation that ends at this moment.
+/// Counts an operation that has just completed.
 pub fn count() {
     on_machine(|machine, core| {
         machine.operations += u64::from(machine.is_measured(machine.cores[core].now));
@@ -549,12 +550,13 @@ pub fn random() -> u64 {
     .unwrap_or(0)
 }
 
-/// Computes for the time `cost`.
+/// Spends the time `cost` on computation.
 pub fn compute(cost: impl Fn(&Costs) -> Picos) {
     on_machine(|machine, core| machine.compute(core, cost(&machine.plan.costs)));
 }
 
-/// Waits until all earlier accesses have taken effect, as for a system call, and computes for the time `cost`.
+/// Waits until all earlier accesses have taken effect, as for a system call, and then spends the time `cost` on
+/// computation.
 pub fn compute_alone(cost: impl Fn(&Costs) -> Picos) {
     on_machine(|machine, core| {
         let state = &mut machine.cores[core];

@@ -15,8 +15,8 @@
 //! | `second`, `third`, `load`, `store`, `memory` | usual values of such processors | the same |
 //! | `across` | does not occur: one socket | a usual value |
 //!
-//! The `window` of `epyc-2` is the time for the 448 instructions that the core can have in flight, at the 18 per
-//! nanosecond that the probe has measured. On `xeon-16`, the case that `transfer` is fitted to also fits without a
+//! The `window` of `epyc-2` is the time for the 448 instructions that the core can have in flight, at the rate of 18
+//! per nanosecond that the probe measured. On `xeon-16`, the case that `transfer` is fitted to also fits without a
 //! window, because a load waits for an earlier locked instruction on that machine. This was not measured.
 //!
 //! On tokio, a task that only yields takes 370 ns longer when it is alone than when it is one of 64. Of this time,

@@ -71,7 +71,7 @@ struct Worker {
     queue: Mutex<VecDeque<Arc<Task>>>,
     /// Stands for the queue's memory, a ring of pointers.
     entries: Entries,
-    /// The number of tasks that have ever been pushed. The last of these tasks are in the queue.
+    /// The number of tasks that have ever been pushed. The latest of them are still in the queue.
     pushed: AtomicUsize,
     lifo: Mutex<Option<Arc<Task>>>,
     /// Whether the LIFO slot is currently off, because too many tasks in a row have come from it.
@@ -259,7 +259,7 @@ impl Runtime {
         worker.ends.store(0);
     }
 
-    /// Runs a task until it yields, waits or ends.
+    /// Runs a task until it yields, waits or completes.
     fn run(&self, core: usize, task: Arc<Task>) {
         machine::follow();
         task.state.load();
@@ -363,8 +363,8 @@ impl Runtime {
         None
     }
 
-    /// Stops searching, because the worker has found a task. If no other worker is searching, wakes a worker that
-    /// continues the search.
+    /// Stops searching, because the worker has found a task. If no other worker is searching, wakes a worker to
+    /// continue the search.
     fn stop_searching(&self, searches: &mut bool) {
         if std::mem::take(searches) && self.idle.add(-1) & u64::from(u32::MAX) == 1 {
             self.wake_a_sleeper();

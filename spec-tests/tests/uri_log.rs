@@ -1,4 +1,4 @@
-//! The warnings about connection strings are logged.
+//! Checks that warnings about connection strings are logged.
 //!
 //! This is a separate test binary, because `tracing` determines only once per process whether a call site has a
 //! subscriber. A test on another thread without a subscriber could reach the call site first.

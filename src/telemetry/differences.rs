@@ -46,7 +46,7 @@ fn share(part: u64, of: u64, total: u64) -> u64 {
     u64::try_from(scaled).expect("a share is at most the whole")
 }
 
-/// Returns the time in seconds that stands for a bucket. A bucket's lower bound is between a thirty-second and a
+/// Returns the time in seconds that represents a bucket. A bucket's lower bound is between a thirty-second and a
 /// sixteenth lower than its upper bound.
 fn representative(bound: Duration) -> f64 {
     let nanos = bound.as_nanos() as f64;

@@ -33,9 +33,9 @@ const CHUNK: usize = 64 * 1024;
 ///
 /// # Failures
 ///
-/// The writer's first error stops the writing: later events are dropped, so that the written text has no gaps. From
-/// then on, every call to `flush`, [`JsonLines::finish`] and [`JsonLines::into_inner`] returns that error. The pool is
-/// not affected.
+/// The writer's first error stops the writing: later events are dropped, so the written text has no gaps. From then on,
+/// every call to `flush`, [`JsonLines::finish`] and [`JsonLines::into_inner`] returns that error. The pool is not
+/// affected.
 pub struct JsonLines<W: Write + Send + 'static>(Arc<Mutex<Lines<W>>>);
 
 impl<W: Write + Send + 'static> JsonLines<W> {
@@ -140,7 +140,7 @@ impl<W: Write> Lines<W> {
         if self.error.is_some() {
             return;
         }
-        // The writer is taken out during the call, so that a writer that panics is not used again. It could repeat
+        // The writer is taken out during the call, so that a writer that panics is not used again and cannot repeat
         // lines.
         let Some(mut writer) = self.writer.take() else { return };
         match writer.write_all(&self.buffer).and_then(|()| then(&mut writer)) {

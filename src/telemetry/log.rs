@@ -196,7 +196,7 @@ pub(crate) fn milliseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
 
-/// Splits `host:port` or `[IPv6]:port`. A socket's path, or an address in any other form, does not have a port.
+/// Splits `host:port` or `[IPv6]:port`. A socket's path, or an address in any other form, has no port.
 pub(crate) fn host_and_port(address: &str) -> (&str, Option<u16>) {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.contains('/') => match port.parse() {

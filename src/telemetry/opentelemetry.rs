@@ -52,7 +52,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// The pool has its own histograms, which OpenTelemetry instruments cannot take as they are. So each collection records
 /// the times since the last collection, each with a value within 3.2 % of the true time. If a histogram has more than
 /// 100,000 new times, the collection records 100,000 of them in the same proportions. The exported count is then too
-/// small. Times between the last collection and the end of the pool are not recorded.
+/// low. Times between the last collection and the end of the pool are not recorded.
 ///
 /// Check-outs that find a connection at once, which takes less than a microsecond, are not timed, so `wait_time` does
 /// not contain them.
@@ -62,8 +62,8 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// The count of `use_time` is not the number of uses, which cannot be derived from it exactly. There are 64 to 190
 /// other uses between two timed uses of a connection ([`PoolMetrics::use_time`]). The exact number is the sum of
 /// `wharf.pool.check_outs` over its outcomes, because each check-out that gets a connection begins one use. That sum
-/// also counts the uses that have not ended: at most as many as `db.client.connection.count` shows with the state
-/// `used`. Likewise, the outcomes `waited` and `opened` give the exact number for `wait_time`.
+/// also counts the uses in progress: at most as many as `db.client.connection.count` shows with the state `used`.
+/// Likewise, the outcomes `waited` and `opened` give the exact number for `wait_time`.
 ///
 /// # End
 ///
@@ -78,7 +78,7 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 /// # Cost
 ///
 /// Between collections, a registration costs nothing. A collection takes one snapshot of each pool
-/// ([`Pool::metrics`](crate::Pool::metrics)) for all instruments, on the thread of the collection.
+/// ([`Pool::metrics`](crate::Pool::metrics)) for all instruments, on the thread that collects.
 ///
 /// ```no_run
 /// use opentelemetry::global;
@@ -211,7 +211,7 @@ fn observe_all(exported: &Arc<Exported>, meter: &Meter) {
     );
 }
 
-/// Reports `maxPoolSize`, which is also the maximum number of idle connections. Without a limit, reports no value.
+/// Reports `maxPoolSize`, which is also the maximum number of idle connections. Reports nothing if there is no limit.
 fn observe_limit(pool: &Observed, observer: &dyn AsyncInstrument<i64>) {
     if pool.metrics.status.max_pool_size > 0 {
         observer.observe(pool.metrics.status.max_pool_size.into(), &pool.attributes);
@@ -283,7 +283,7 @@ struct OfPool {
 }
 
 impl OfPool {
-    /// Forgets the recorded times of a pool that has ended. Its counts are kept.
+    /// Forgets the recorded times of a pool that no longer exists. Its counts are kept.
     fn forget_times(&mut self) {
         (self.create_time, self.wait_time, self.use_time) = Default::default();
     }

@@ -41,7 +41,7 @@ pub enum ReadingValue<'m> {
     Times(&'m Histogram),
 }
 
-/// One number, or one histogram, of a pool's metrics.
+/// One number or one histogram from a pool's metrics.
 ///
 /// ```
 /// use wharf::metrics::PoolMetrics;

@@ -1,8 +1,8 @@
 //! Names and numbers that a person has written.
 
-/// Returns the name that is closest to a misspelt name: at most two letters are wrong, extra or missing.
+/// Returns the name that is closest to a misspelt name, with at most two letters wrong, extra or missing.
 pub(crate) fn nearest(misspelt: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    // A longer text cannot be a misspelt name, and comparing it would only cost time.
+    // Longer text cannot be a misspelt name, and comparing it would only cost time.
     let all = names.filter(|_| misspelt.len() <= 64).map(|name| (distance(misspelt, name), name));
     all.filter(|(distance, known)| *distance <= 2 && known.len() > 4).min().map(|(_, known)| known)
 }

@@ -4,7 +4,7 @@ use tracing::Level;
 #[cfg(feature = "log")]
 use tracing::level_filters::LevelFilter;
 
-/// Returns whether anything may read messages of this target at this level: a [`tracing`] subscriber, or a
+/// Returns whether anything may read messages with this target at this level: a [`tracing`] subscriber, or a
 /// [logger](may_reach_logger). A message that nothing reads is not built.
 macro_rules! is_logged {
     ($target:expr, $level:expr) => {

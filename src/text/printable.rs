@@ -40,8 +40,8 @@ impl<T: fmt::Display> fmt::Display for PrintableError<T> {
 /// A peer's text, or text that quotes it, as kept in an error: safe to print.
 ///
 /// Control characters, line breaks and changes of the text direction are escaped, as in `\n` and `\u{1b}`. The text is
-/// cut after 1,024 bytes. A text that was cut states how many bytes were left out. Every value of this type is escaped
-/// and cut.
+/// cut after 1,024 bytes. Text that was cut ends with the number of bytes that were left out. Every value of this type
+/// is escaped and cut.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PeerText(Box<str>);
 

@@ -25,7 +25,7 @@ pub(crate) fn write_sentence(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -
 
 /// Implements `Debug` for errors through [`write_sentence`].
 ///
-/// For an enum, `{:#?}` prints the names of the variants before the sentence, outermost first. A call of the macro
+/// For an enum, `{:#?}` prints the names of the variants before the sentence, outermost first. A call to the macro
 /// lists the variants that hold another error first, and then all other variants.
 macro_rules! debug_as_sentence {
     (enum $error:ident { $($whole:ident(_)),* ; $($variant:ident),* $(,)? }) => {

@@ -14,7 +14,7 @@ const DEFAULT_LENGTH: usize = 1_000;
 pub(crate) struct MostLogged(usize);
 
 impl MostLogged {
-    /// Uses the given number, or else the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH`, or else 1,000.
+    /// Uses the given number, otherwise the environment variable `MONGODB_LOG_MAX_DOCUMENT_LENGTH`, otherwise 1,000.
     pub(crate) fn new(given: Option<usize>) -> Self {
         static OF_ENVIRONMENT: OnceLock<usize> = OnceLock::new();
         let of_environment = || {

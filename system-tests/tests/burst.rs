@@ -62,7 +62,7 @@ struct Burst {
     kept: isize,
 }
 
-/// The check-outs of a burst. The memory of their futures is freed only when all of them have ended.
+/// The check-outs of a burst. The memory of their futures is freed only when all of them have finished.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,
     at_once: usize,
@@ -124,7 +124,7 @@ impl<F: Future<Output = Result<Connection<Numbers>, CheckOutError>>> Waiters<F> 
     }
 }
 
-/// Makes two bursts wait at a pool, one after another.
+/// Makes two bursts wait for a pool's connection, one after the other.
 fn two_bursts(waiters: usize, end: End) -> Burst {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -21,7 +21,7 @@ use wharf_testbed::{mongod, replica_set};
 
 use self::events::Events;
 
-/// The operating system ends a child after this many seconds.
+/// The operating system kills a child after this many seconds.
 const DEADLINE: libc::c_uint = 30;
 
 /// Runs a function in a forked child, and returns its exit code: 0 if `run` returns true, 99 if it panics.
@@ -31,7 +31,7 @@ fn in_child(run: impl FnOnce() -> bool) -> libc::c_int {
     let pid = unsafe { libc::fork() };
     assert_ne!(pid, -1, "fork failed");
     if pid == 0 {
-        // SAFETY: the signal has no handler, so it ends the process.
+        // SAFETY: the signal has no handler, so it terminates the process.
         unsafe { libc::alarm(DEADLINE) };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         // SAFETY: `_exit` may be called at any time.

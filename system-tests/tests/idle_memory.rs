@@ -22,8 +22,9 @@ static ALLOCATOR: TotalAllocator = TotalAllocator;
 const BOUND: usize = 256 * 1024;
 
 /// The memory that a client of one server keeps after one command, with three connections: the monitor's two, and one
-/// in the pool. Measured: 71 KiB, of which the slots of the pool take 25, its shards 8 and the connections 12. The rest
-/// of the bound allows for machines with more than two cores, where a pool has more shards, and for the test's server.
+/// in the pool. Measured: 71 KiB, including 25 for the pool's slots, 8 for its shards and 12 for the connections. The
+/// rest of the bound allows for machines with more than two cores, where a pool has more shards, and for the test's
+/// server.
 const CLIENT_BOUND: usize = 100 * 1024;
 
 /// The memory that a client keeps for each additional server, with the two connections of its monitor. Measured: 54

@@ -1,5 +1,5 @@
-//! When a pool builds events for its log. The tests run in a separate process, one at a time, because they depend on
-//! the filters of all threads.
+//! Tests of when a pool builds events for its log. They run in a separate process, one at a time, because they depend
+//! on the filters of all threads.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -146,8 +146,8 @@ fn log_that_is_switched_off_costs_nothing_soon_and_forgets_uses() {
     drop(held);
     (0..2 * MOST_UNNOTICED).for_each(|_| world.use_once());
     assert_eq!(world.names(), [""; 0]);
-    // If the beginning of a use was not logged, its end has no duration, even if the beginning of an earlier use was
-    // logged.
+    // If the beginning of a use was not logged, the event for its end has no duration, even if the beginning of an
+    // earlier use was logged.
     let held = world.runtime.block_on(world.pool.check_out()).unwrap();
     tracing::subscriber::with_default(Reader("wharf::connection"), || {
         world.pool.ready();

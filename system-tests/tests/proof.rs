@@ -200,7 +200,7 @@ fn table() -> Vec<Row> {
     rows.collect()
 }
 
-/// Returns the first table's terms for what models run.
+/// Returns the terms that the first table uses for what the models run.
 fn words() -> BTreeSet<String> {
     let text = read(&root().join("loom-tests/tests/loom/main.rs"));
     let rows = text.lines().filter_map(|line| line.strip_prefix("//! | *")?.split_once('*'));

@@ -1,7 +1,7 @@
 //! The public API of wharf must match the listing in `public-api.txt`.
 //!
-//! rustdoc writes the public API as JSON, which a stable toolchain does if `RUSTC_BOOTSTRAP` is set. Only rustdoc gets
-//! this variable, from a wrapper script: with the variable, cargo would rebuild all dependencies.
+//! rustdoc writes the public API as JSON. On a stable toolchain, this requires `RUSTC_BOOTSTRAP`. A wrapper script sets
+//! the variable for rustdoc only: if cargo saw it, cargo would rebuild all dependencies.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ fn surface() -> Vec<String> {
     listed.unwrap().items().map(ToString::to_string).collect()
 }
 
-/// Returns the names of the public types that have this implementation.
+/// Returns the names of the public types with this implementation.
 fn implementing<'s>(surface: &'s [String], implementation: &str) -> BTreeSet<&'s str> {
     let of_type = |line: &'s String| {
         let path = line.split_once(implementation)?.1.split(['<', ' ']).next()?;

@@ -35,7 +35,7 @@ struct Searching;
 // initialization.
 unsafe impl GlobalAlloc for Searching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller makes the same promises to this function. The block is zeroed, so that `dealloc` may read
+        // SAFETY: the caller makes the same promises to this function. The block is zeroed so that `dealloc` may read
         // all of it.
         unsafe { System.alloc_zeroed(layout) }
     }
@@ -50,8 +50,8 @@ unsafe impl GlobalAlloc for Searching {
                 FOUND.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // SAFETY: the caller makes the same promises to this allocator, and `alloc` got the block from the system's
-        // allocator.
+        // SAFETY: the caller makes the same promises to this allocator, and `alloc` obtained the block from the
+        // system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

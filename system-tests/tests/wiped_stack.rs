@@ -21,8 +21,8 @@ const SECRETS: [(Hash, &str, [u8; 16]); 7] = [
     (Hash::Sha1, "server key", [250, 29, 143, 37, 90, 43, 131, 188, 36, 223, 77, 5, 236, 4, 235, 22]),
 ];
 
-/// The forms in which a secret may be in memory, each with the value that its bytes are XORed with. HMAC hashes a key
-/// in two of these forms.
+/// The forms that a secret may have in memory, each with the value that its bytes are XORed with. HMAC hashes a key in
+/// two of these forms.
 const FORMS: [(&str, u8); 3] = [("", 0), (" of the inner hash", 0x36), (" of the outer hash", 0x5c)];
 
 const MASK: u8 = 0xa5;

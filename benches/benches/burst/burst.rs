@@ -40,9 +40,9 @@ pub struct Burst {
     /// The longest step while the burst ends: a check-in with the next waiter's poll, or a cancellation. Refusing the
     /// check-outs is a single step for all of them, and is not timed.
     pub step: Longest,
-    /// The peak memory, in bytes above the start. The futures and their wakers are not counted.
+    /// The peak memory, in bytes above the level at the start. The futures and their wakers are not counted.
     pub peak: usize,
-    /// The memory that the pool keeps after the burst, in bytes above the start.
+    /// The memory that the pool keeps after the burst, in bytes above the level at the start.
     pub left: usize,
     /// The size of a future.
     pub future: usize,
@@ -64,15 +64,15 @@ impl Wake for Bell {
     }
 }
 
-/// The check-outs of a burst. A future that has ended keeps its memory until all futures have ended, so that freeing
-/// the memory does not affect the measurement.
+/// The check-outs of a burst. A finished future keeps its memory until all futures have finished, so that freeing the
+/// memory does not affect the measurement.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,
     wakers: Vec<Waker>,
     woken: Arc<AtomicUsize>,
 }
 
-/// Runs a burst: makes check-outs wait, polls them on this number of threads, and ends them.
+/// Runs a burst: makes check-outs wait, polls them on this number of threads, and then ends them as `end` says.
 pub fn run<S: Subject>(waiters: usize, threads: usize, end: End) -> Burst {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("no runtime");
     let _inside = runtime.enter();

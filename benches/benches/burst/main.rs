@@ -11,9 +11,9 @@
 //! | `left` | the memory that the pool keeps after the burst, in KiB |
 //!
 //! The check-outs are polled by hand, by one thread or by two at the same time. They end in several ways ([`End`]), and
-//! each burst has a fresh pool. Each time is the lowest of the rounds' longest times: the pool's own work recurs in
-//! each round, but most disturbances of the machine do not. In the row `nothing`, a poll does nothing, so its times
-//! come from the machine alone.
+//! each burst has a fresh pool. Each round yields its longest time, and the table shows the lowest of these: the pool's
+//! own work recurs in each round, but most disturbances of the machine do not. In the row `nothing`, a poll does
+//! nothing, so its times show only the noise of the machine.
 //!
 //! A filter such as `-- wharf/100000` selects the rows whose "subject/waiters/threads" contains it.
 //! `cargo test --benches` runs a small burst of each kind.
@@ -38,7 +38,7 @@ const ROUNDS: usize = 5;
 const WAITERS: [usize; 2] = [100_000, 400_000];
 const THREADS: [usize; 2] = [1, 2];
 
-/// Runs a burst of a subject.
+/// Runs a burst on a subject.
 type Run = fn(usize, usize, End) -> Burst;
 
 fn main() {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The time of the longest step: in CPU time of the thread, and by the clock. These may be two different steps.
+/// The longest step by the thread's CPU time, and the longest by the clock. These may be two different steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Longest {
     pub running: Duration,

@@ -1,7 +1,7 @@
 //! Pools in operation: how a server restart, a renewal, and a maximum lifetime of connections affect users.
 //!
 //! `cargo bench --bench operation` takes about a minute, and prints a table. A pool that has no call for an operation
-//! has no figure in its rows.
+//! has no figure in that operation's rows.
 //!
 //! | row | meaning |
 //! | --- | --- |
@@ -166,7 +166,7 @@ async fn renew<S: Subject>(pause: Duration) -> Option<Renewed> {
     Some(Renewed { served, refused, old })
 }
 
-/// Returns the percentage of the time during which fewer connections are available than the pool should keep.
+/// Returns the percentage of the time during which the pool has fewer connections available than it should keep.
 async fn below_minimum<S: Subject>(length: Duration) -> Option<f64> {
     let server = Arc::new(Server::new(30 * MILLISECOND));
     let lifetime = Some((IDLE, Duration::from_secs(1)));

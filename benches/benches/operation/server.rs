@@ -1,4 +1,4 @@
-//! A server that can restart, and whose credential can change. A restart ends its connections without notice.
+//! A server that can restart, and whose credential can change. A restart breaks its connections without notice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

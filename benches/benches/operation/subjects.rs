@@ -1,4 +1,4 @@
-//! The pools, each with its own way to check, to renew and to keep connections.
+//! The pools, each with its own way of checking, renewing and keeping connections.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -13,7 +13,7 @@
 //! | `create-and-close` | the cost of opening and closing, without the connection itself | `micro::create_and_close` |
 //! | `clear/1000-idle` | how long a clear blocks its caller | `micro::clear_1000_idle` |
 //!
-//! A subject does not take part in cases that it does not support; its module says why.
+//! A subject is left out of the cases that it does not support; its module says why.
 //!
 //! A second series of rounds, `observed`, measures the same cases with metrics and subscribers; see the module
 //! `observed`. A third series, `cores`, measures how they scale from one core to all cores; see the module `cores`.
@@ -46,7 +46,7 @@ use micro::Run;
 use rounds::{Plan, Sheet};
 use subjects::{Clear, Create, Queue, Subject};
 
-/// Returns the subjects, with the cases that each takes part in besides the hits, in the order of the columns.
+/// Returns the subjects in the order of the columns, each with the cases that it supports besides the hits.
 fn entries() -> Vec<Entry> {
     vec![
         Entry::of::<subjects::wharf::Wharf>().queues().creates().clears().done(),
@@ -180,7 +180,7 @@ impl Entry {
         EntryOf { entry: Self { name: S::NAME, runs, throughput: None, waits: None }, subject: PhantomData }
     }
 
-    /// Returns the function that prepares the case, if the subject takes part in it.
+    /// Returns the function that prepares the case, if the subject supports it.
     fn run(&self, case: Case) -> Option<fn() -> Run> {
         self.runs.iter().find(|&&(of, _)| of == case).map(|&(_, run)| run)
     }
@@ -202,7 +202,7 @@ impl<S: Subject> EntryOf<S> {
         this
     }
 
-    /// Makes the subject take part in the saturated cases, but only in the rounds that count.
+    /// Adds the saturated cases to the subject, but only for the rounds that count.
     fn counts(mut self) -> Self
     where
         S: Queue,

@@ -168,7 +168,7 @@ impl Gate {
         }
     }
 
-    /// Waits until this many tasks have arrived. Sleeps in the meantime, because the workers may need all cores.
+    /// Waits until this many tasks have arrived. Sleeps while waiting, because the workers may need all cores.
     pub fn wait_for(&self, number: usize) {
         while self.spinning.load(Ordering::Relaxed) < number {
             thread::sleep(Duration::from_micros(20));

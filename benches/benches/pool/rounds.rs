@@ -136,7 +136,7 @@ pub struct Sheet {
 struct Row {
     case: String,
     what: &'static str,
-    /// For each subject, one value per turn; empty if the subject does not take part.
+    /// For each subject, one value per turn; empty if the subject does not support the case.
     values: Vec<Vec<f64>>,
 }
 
@@ -145,8 +145,8 @@ pub const TIME: &str = "ns per operation";
 pub const SPEED_UP: &str = "speed-up";
 const LOST: &str = "lost tasks";
 
-/// The candidates for the baseline, by which the other subjects' times are divided. The first candidate that takes part
-/// in the case is the baseline.
+/// The candidates for the baseline, by which the other subjects' times are divided. The first candidate that supports
+/// the case is the baseline.
 const BASELINES: [&str; 4] = ["unmetered", "wharf", "floor", "deadpool"];
 
 impl Sheet {

@@ -1,8 +1,8 @@
 //! Measures the cost of messages by size: encoding, decoding, checksums, compressors and all allocations. Also measures
 //! the cost of a whole command.
 //!
-//! `cargo bench --bench wire` runs criterion over every case. It then runs all cases in turns and prints a table:
-//! nanoseconds and allocations per message, bytes per nanosecond, and for compressors the compressed size as a
+//! `cargo bench --bench wire` runs criterion over every case. It then runs all cases in alternating turns and prints a
+//! table: nanoseconds and allocations per message, bytes per nanosecond, and for compressors the compressed size as a
 //! percentage of the original. `copy` is the cost of copying the same bytes, a lower bound for encoding. `-- --quick`
 //! takes a tenth of the time. Criterion treats a filter such as `-- zstd` as a regular expression. The table includes
 //! each "case/size" that contains the filter. `cargo test --benches` runs every case once. zstd needs

@@ -52,13 +52,13 @@ impl Load {
         self.started
     }
 
-    /// Tells the tasks to end after their current operation.
+    /// Tells the tasks to stop after their current operation.
     pub fn stop(&self) {
         // Relaxed: the store publishes nothing.
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until all tasks have ended.
+    /// Waits until all tasks have finished.
     pub async fn finished(&mut self) {
         while let Some(ended) = self.tasks.join_next().await {
             ended.expect("a task of the load panicked");

@@ -131,7 +131,7 @@ impl Table<'_> {
         }
     }
 
-    /// Explains why operations take long if tasks share connections.
+    /// Explains why operations take a long time if tasks share connections.
     fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (tasks, most) = (self.tasks, self.most);
         if most == 0 || tasks < most.saturating_mul(2) || self.results.operations == 0 {

@@ -24,7 +24,7 @@ use wharf_servers::replica_set::{ReplicaSet, ReplicaSetOptions, shared};
 use wharf_service::http::request;
 use wharf_service::pools::PoolRow;
 
-/// The time after which a test that hangs fails.
+/// The time after which a hung test fails.
 const AGES: Duration = Duration::from_secs(60);
 const AGES_MS: i32 = 60_000;
 
@@ -86,13 +86,13 @@ impl Running {
         send(signal, &self.child).await;
     }
 
-    /// Sends a signal, and asserts that the service ends on its own and leaves no connections.
+    /// Sends a signal, and asserts that the service exits on its own and leaves no connections.
     async fn end(self, signal: &str) {
         self.signal(signal).await;
         self.ended().await;
     }
 
-    /// Waits until the service ends, and asserts that it ends on its own and leaves no connections.
+    /// Waits until the service exits, and asserts that it exits on its own and leaves no connections.
     async fn ended(mut self) {
         let status = tokio::time::timeout(AGES, self.child.wait()).await.expect("the service does not end").unwrap();
         assert!(status.success(), "{status}");

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 
-/// The time after which a test that hangs fails.
+/// The time after which a hung test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 /// Returns the path of an example. `cargo test` builds the examples before it runs any test.
@@ -46,7 +46,7 @@ impl Shown {
         let keyboard = File::from(both.master);
         let mut screen = keyboard.try_clone().unwrap();
         let (sender, printed) = mpsc::channel();
-        // The thread ends when the terminal is closed.
+        // The thread exits when the terminal is closed.
         thread::spawn(move || {
             let mut chunk = [0; 4096];
             while let Ok(length @ 1..) = screen.read(&mut chunk) {
@@ -71,7 +71,7 @@ impl Shown {
         }
     }
 
-    /// Waits until `top` has ended. Returns whether it reports success.
+    /// Waits until `top` has exited. Returns whether it reports success.
     fn ends(&mut self) -> bool {
         let begun = Instant::now();
         loop {
@@ -87,7 +87,7 @@ impl Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // `top` has already ended if the test succeeded.
+        // `top` has already exited if the test succeeded.
         let _ = self.top.kill();
         let _ = self.top.wait();
     }

@@ -70,7 +70,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
 }
 
 /// Returns whether the pool in this build contains a mutant. Each build has only one of the two ways to park, and
-/// therefore only the mutants of that one. A mutant that is not in the catalogue is assumed to be present.
+/// therefore only the mutants of that way. A mutant that is not in the catalogue is assumed to be present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
         true => "pool/core/waitlist/own.rs",

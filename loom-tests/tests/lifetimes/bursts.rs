@@ -9,12 +9,12 @@ use super::occurrences::Occurrence;
 use super::{Bomb, CheckOut, Dice, MOST_LEAKED, POOLS, Parcels, World, clear, close, hoard, new_pool, owned, poll};
 use wharf::{Connection, Pool};
 
-/// The minimum number of check-outs in a burst, and the limit of the random number that is added to it.
+/// The minimum number of check-outs in a burst, and the upper limit of the random number that is added to it.
 const CHECK_OUTS: (u64, u64) = (1_500, 3_000);
 /// The maximum number of check-outs that bursts leak, in addition to [`MOST_LEAKED`].
 const MOST_LEAKED_INSIDE: usize = 100;
 
-/// A waker that does nothing. The sanitizer notices if the waker is used after it was freed.
+/// A waker that does nothing. The sanitizer notices if the waker is used after being freed.
 struct Quiet;
 
 impl Wake for Quiet {
@@ -194,7 +194,7 @@ impl Burst<'_> {
     }
 }
 
-/// Drops the check-outs in order, in reverse order, or on another thread outside of the runtime.
+/// Drops the check-outs in order, in reverse order, or on another thread outside the runtime.
 fn drop_all(waiting: &mut Vec<CheckOut>, dice: &mut Dice) {
     (0..waiting.len()).for_each(|_| Occurrence::Cancelled.note());
     match dice.roll(3) {

@@ -8,10 +8,10 @@
 //!
 //! Threads check out connections of pools that other threads are replacing, closing and clearing. They cancel
 //! check-outs, leak waiting check-outs, and leave behind wakers that panic. They return connections on other threads,
-//! broken or undrained, and after their pool has ended. So a thread's note often names a pool that no longer exists.
-//! Two more threads make thousands of check-outs wait at once; see `bursts`.
+//! broken or undrained, and after their pool is gone, so a thread's note often names a pool that no longer exists. Two
+//! more threads make thousands of check-outs wait at once; see `bursts`.
 //!
-//! The test runs for two seconds, or for `WHARF_SOAK_SECONDS`, and then goes on until each occurrence that it counts
+//! The test runs for two seconds, or for `WHARF_SOAK_SECONDS`, and then continues until each occurrence that it counts
 //! has happened at least once.
 #![cfg(not(any(loom, shuttle)))]
 
@@ -56,7 +56,7 @@ type Outcome = Result<Connection<Parcels>, CheckOutError>;
 /// A check-out with its own handle to the pool.
 type CheckOut = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// A connection whose contents are on the heap. Every user writes them.
+/// A connection whose contents are on the heap. Every user writes to them.
 struct Parcel {
     contents: Box<[u64; 16]>,
     condition: Condition,
@@ -182,7 +182,7 @@ fn hoard(waits: CheckOut, most: usize) -> bool {
 }
 
 impl World {
-    /// Returns whether the test goes on: there is time left, or an occurrence has not happened yet.
+    /// Returns whether the test continues: there is time left, or an occurrence has not happened yet.
     fn goes_on(&self) -> bool {
         let now = Instant::now();
         now < self.end || now < self.end + PATIENCE && !Occurrence::missing().is_empty()
@@ -221,7 +221,7 @@ impl World {
                 }
                 _ => self.wait(pool.check_out(), &mut dice),
             };
-            // This is often the last handle, and then the connection outlives its pool.
+            // This is often the last handle, in which case the connection outlives its pool.
             drop(pool);
             if let Some(Ok(connection)) = outcome {
                 self.make_use(connection, &mut dice);

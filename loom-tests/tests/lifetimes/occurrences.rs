@@ -48,9 +48,9 @@ occurrences! {
     WakerChanged,
     /// A ready pool was cleared while a burst was waiting.
     ClearedInBurst,
-    /// A pool ended right after its burst.
+    /// The last handle to a pool was dropped right after its burst.
     EndedAfterBurst,
-    /// A pool ended with the last check-out of its burst.
+    /// The last handle to a pool was dropped with the last check-out of its burst.
     EndedByBurst,
     /// The check-outs of a burst were dropped by another thread.
     DroppedElsewhere,

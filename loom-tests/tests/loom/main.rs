@@ -21,12 +21,12 @@
 //! deadlock.
 //!
 //! Waiters park in one of two ways, selected by the `event-listener-queue` feature. A mutant of one way is tested only
-//! in builds that use that way. All models can run with either. To save time, CI runs only some of them with events:
-//! the models of waiting, of openers and of the wait list alone. The controls that it runs with events are those of the
-//! models of waiting and of the mutants that exist only with events. A wait takes more steps with events, so two models
-//! have a smaller bound with events, which the list below gives in parentheses. CI runs these two models only without
-//! events. In the models, an operation on an event is a single step (`src/pool/sync/events.rs`), and a thread that
-//! waits for another thread polls twice and then sleeps (`src/pool/sync/patience.rs`).
+//! in builds that use that way. All models can run with either way. To save time, CI runs only some of them with
+//! events: the models of waiting, of openers and of the wait list alone. With events, CI runs only the controls of the
+//! models of waiting, and the controls of the mutants that exist only with events. A wait takes more steps with events,
+//! so two models have a smaller bound with events, which the list below gives in parentheses. CI runs these two models
+//! only without events. In the models, an operation on an event is a single step (`src/pool/sync/events.rs`), and a
+//! thread that waits for another thread polls twice and then sleeps (`src/pool/sync/patience.rs`).
 //!
 //! # A gap in loom
 //!

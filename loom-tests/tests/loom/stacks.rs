@@ -1,4 +1,4 @@
-//! Keeps the memory of stacks, so that the models take 0.7 of the CPU time.
+//! Keeps the memory of stacks for reuse, which cuts the models' CPU time to 70 %.
 //!
 //! loom runs each thread of each execution on a new stack. The kernel would have to map, clear and unmap these stacks
 //! millions of times. So this binary has its own `mmap` and `munmap`, which take precedence over those of the C library.
@@ -10,7 +10,7 @@ use std::ptr;
 
 use libc::{MAP_STACK, SYS_mmap, SYS_munmap, c_int, c_long, c_void, off_t, size_t, syscall};
 
-/// At most this many stacks are kept for each model. The largest models have fewer threads.
+/// The maximum number of stacks that are kept for each model. The largest models have fewer threads.
 const MOST: usize = 16;
 
 /// The stacks that a thread of the test harness keeps. All have the same size.
@@ -71,13 +71,13 @@ unsafe extern "C" fn mmap(
         return stack;
     }
     let arguments = [protection, flags, file].map(c_long::from);
-    // SAFETY: the caller keeps the rules of this system call.
+    // SAFETY: the caller follows the rules of this system call.
     let mapped = unsafe { syscall(SYS_mmap, address, size, arguments[0], arguments[1], arguments[2], offset) };
     ptr::with_exposed_provenance_mut(mapped as usize)
 }
 
-/// Unmaps memory, or keeps it if it has the size of the stacks. Such memory can be reused as a stack in any case, because
-/// the owner of a stack protects its lowest page anew.
+/// Unmaps memory, or keeps it if it has the size of the stacks. Any such memory can be reused as a stack, because each
+/// owner protects the lowest page of its stack again.
 ///
 /// # Safety
 ///
@@ -88,6 +88,6 @@ unsafe extern "C" fn munmap(address: *mut c_void, size: size_t) -> c_int {
     if is_kept == Ok(true) {
         return 0;
     }
-    // SAFETY: the caller keeps the rules of this system call.
+    // SAFETY: the caller follows the rules of this system call.
     unsafe { syscall(SYS_munmap, address, size) as c_int }
 }

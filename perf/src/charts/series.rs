@@ -35,7 +35,7 @@ struct Series {
     values: Vec<Number>,
 }
 
-/// Returns the picture as a file's text.
+/// Returns the picture as the text of a file.
 pub fn draw(recording: &Recording) -> String {
     let mut canvas = Canvas::new();
     canvas.paragraph(&recording.title, 16.0, "bold");

@@ -25,7 +25,7 @@ const STYLE: &str = ".picture{background:#fff}text{font-family:system-ui,-apple-
 .c0{fill:#58a6ff;stroke:#58a6ff}.c1{fill:#9198a1;stroke:#9198a1}.c2{fill:#f0883e;stroke:#f0883e}.c3{fill:#bc8cff;stroke:#bc8cff}
 .c4{fill:#3fb950;stroke:#3fb950}.c5{fill:#f778ba;stroke:#f778ba}.c6{fill:#d29922;stroke:#d29922}.bar{stroke:none}.line{fill:none}}";
 
-/// Returns the picture as a file's text.
+/// Returns the picture as the text of a file.
 pub fn draw(chart: &Chart) -> String {
     let mut canvas = Canvas::new();
     canvas.paragraph(&chart.title, 16.0, "bold");
@@ -88,7 +88,7 @@ impl Canvas {
         Self { body: String::new(), y: 8.0 }
     }
 
-    /// Returns the picture as a file's text.
+    /// Returns the picture as the text of a file.
     pub fn finish(self, title: &str) -> String {
         let (height, title) = (self.y + 8.0, escaped(title));
         format!(

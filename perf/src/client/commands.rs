@@ -44,7 +44,7 @@ fn on_mongod(arguments: &Client) -> Result<Vec<Claim>, Failure> {
         .collect())
 }
 
-/// Compares the client with the official driver on a server so cheap that the client is the limit.
+/// Compares the client with the official driver on a server so cheap that the client is the bottleneck.
 fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     let server = Server::frugal(&arguments.machine)?;
     println!("\nCommands, where the client is the limit: {}", server.describe());

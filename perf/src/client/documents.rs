@@ -32,7 +32,7 @@ use crate::subjects::Kind;
 /// The database, and the collection that queries read.
 pub const DATABASE: &str = "perf";
 pub const READ: &str = "documents";
-/// The collection of the inserts. It is dropped before each turn.
+/// The collection that the inserts write to. It is dropped before each turn.
 pub const WRITTEN: &str = "written";
 /// Number of turns of each subject in a round, and number of queries in a turn. An insert takes the server longer than
 /// a query, so a turn has only one insert.
@@ -104,7 +104,7 @@ pub struct DocumentsResult {
     pub seconds: f64,
     /// CPU time in user space and in the kernel.
     pub cpu_seconds: f64,
-    /// The number of allocations of all operations, on the only thread that works.
+    /// The number of allocations of all operations, on the only thread that does any work.
     pub allocations: u64,
 }
 
@@ -145,7 +145,8 @@ pub fn measure(arguments: &Client, work: Work) -> Result<Vec<Claim>, Failure> {
         for round in 0..arguments.rounds {
             eprintln!("{measured}: round {} of {}", round + 1, arguments.rounds);
             measurements.extend(alternation.take_turns(&measured, round, turns, |subject| {
-                // One worker, so that one thread does all work: each thread counts its own allocations.
+                // There is one worker, so that one thread does all the work: each thread counts only its own
+                // allocations.
                 let asked = Asked { round, tasks: 1, subject, connections: CONNECTIONS, workers: 1 };
                 let mut command = asked.command("documents", &server.address)?;
                 command.args(["--work", &work.to_string(), "--documents", &arguments.documents.to_string()]);

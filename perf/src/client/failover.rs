@@ -29,7 +29,7 @@ use crate::statistics::median;
 use crate::subjects::Kind;
 
 const DATABASE: &str = "failover";
-/// The number of tasks of each client, and the time from one start of an operation to the next in each task.
+/// The number of tasks of each client, and the time between the starts of two successive operations of a task.
 const TASKS: u32 = 16;
 const PACE: Duration = Duration::from_millis(40);
 /// The minimum time that the load runs before the loss and after the next election.
@@ -91,7 +91,7 @@ pub struct FailoverResult {
 /// A value for each loss: its name, and how to read it.
 type Value = (&'static str, fn(&FailoverResult) -> f64);
 
-/// How much longer a time may be without being judged worse: a little more than the time between two operations of a
+/// How much longer a time may be before it counts as worse: a little more than the time between two operations of a
 /// task.
 const GRAIN: f64 = 0.05;
 

@@ -71,7 +71,7 @@ fn rounds(arguments: &Client, measured: &str, uri: &str) -> Result<Turns<MemoryR
     let mut measurements = Turns::default();
     for round in 0..arguments.rounds {
         eprintln!("{measured}: round {} of {}", round + 1, arguments.rounds);
-        // A process has only one turn, because its memory would not be fresh in a second turn.
+        // A process takes only one turn, because its memory would not be fresh in a second turn.
         measurements.extend(alternation.take_turns(measured, round, 1, |subject| {
             let asked = Asked { round, tasks: 1, subject, connections: arguments.clients, workers: 2 };
             Competitor::start(asked, asked.command("memory", uri)?)

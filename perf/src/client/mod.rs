@@ -1,7 +1,8 @@
 //! The client, compared with the pool that it uses and with the official driver.
 //!
-//! Each section is a separate measurement. All subjects are given the same connection string. They use their cheapest
-//! calls, which are raw commands, raw documents and batches of the same size, or all of them use the same serde type.
+//! Each section is a separate measurement. All subjects are given the same connection string. Either all of them use
+//! their cheapest calls (raw commands, raw documents and batches of the same size), or all of them use the same serde
+//! type.
 
 mod commands;
 mod documents;
@@ -122,7 +123,7 @@ impl Client {
     }
 }
 
-/// Measures the sections, prints a table for each, then the claims. Returns whether all claims hold.
+/// Measures the sections, printing a table for each, and then prints the claims. Returns whether all claims hold.
 pub fn run(arguments: &Client) -> Result<bool, Failure> {
     let arguments = arguments.resolved();
     let mut claims: Vec<Claim> = Vec::new();

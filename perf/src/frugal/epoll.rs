@@ -27,7 +27,7 @@ const REQUEST_CAPACITY: usize = 16 * 1024;
 const LISTENER: u64 = u64::MAX;
 const INPUT: u64 = u64::MAX - 1;
 
-/// Serves until standard input ends. If there is a delay, each `ping` takes that long.
+/// Serves until standard input is closed. If there is a delay, each `ping` takes that long.
 pub fn serve(delay: Option<Duration>) -> Result<(), Failure> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     listener.set_nonblocking(true)?;
@@ -179,7 +179,7 @@ impl Server {
             self.due.pop_front();
             if let Some(connection) = self.connections[number].as_mut().filter(|connection| connection.before == before)
             {
-                // The write fails if the client has closed the connection, and then no reply is needed.
+                // The write fails if the client has closed the connection, in which case no reply is needed.
                 let _ = connection.stream.write(&self.ok);
             }
         }

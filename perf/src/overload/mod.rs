@@ -1,9 +1,9 @@
 //! Pools under more load than they can serve, with callers that have deadlines.
 //!
 //! The load is open: requests arrive at random instants, whether or not earlier ones were served. Each request needs a
-//! connection for one service time, and is useful if it ends by its deadline. A request keeps its connection until
-//! its work is done. Work that ends after the deadline is done in vain. A subject's capacity is its rate of requests in
-//! a closed loop with one task for each connection.
+//! connection for one service time, and is useful if it completes by its deadline. A request keeps its connection until
+//! its work is done. Work that completes after the deadline is done in vain. A subject's capacity is its rate of
+//! requests in a closed loop with one task for each connection.
 
 mod subjects;
 
@@ -73,9 +73,9 @@ struct Measured {
     subject: String,
     /// Requests a second.
     capacity: f64,
-    /// The useful work, in capacities.
+    /// The useful work, as a multiple of the capacity.
     useful: f64,
-    /// The work that was done in vain, in capacities.
+    /// The work that was done in vain, as a multiple of the capacity.
     in_vain: f64,
     /// The 99th percentile of the response times of served requests, as a multiple of the deadline.
     p99: f64,
@@ -160,7 +160,7 @@ async fn measure(arguments: &Overload, subject: Subject, seed: u64) -> Result<Me
         warm_up(&opened.work, connections).await;
         capacity(&opened.work, connections, arguments.seconds / 4).await
     };
-    // The service time follows from the capacity, because timers of 5 ms last up to a millisecond longer.
+    // The service time is derived from the capacity, because a 5 ms timer may take up to a millisecond longer.
     let service = Duration::from_secs_f64(f64::from(connections) / capacity);
     let deadline = service.mul_f64(arguments.deadline);
     let opened = subjects::open(subject, connections, arguments.service, deadline).await?;
@@ -228,8 +228,8 @@ async fn capacity(work: &Work, connections: u32, time: Duration) -> f64 {
     tasks.join_all().await.into_iter().sum()
 }
 
-/// Makes requests at these instants, which are in order, and waits until all have ended. The response time of a request
-/// begins at its instant, even if the generator is late.
+/// Makes requests at these instants, which are in order, and waits until all of them are done. The response time of a
+/// request is measured from its instant, even if the generator is late.
 async fn requests(work: &Work, arrivals: &[(Duration, bool)], deadline: Duration) -> Vec<Ended> {
     let begun = Instant::now();
     let mut tasks = JoinSet::new();

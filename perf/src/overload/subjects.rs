@@ -21,7 +21,7 @@ pub enum Subject {
     Wharf,
     /// wharf's pool with `refuse_late`.
     WharfRefusing,
-    /// wharf's pool without `refuse_late`, but with limits that leave twice the service time for the use.
+    /// wharf's pool without `refuse_late`, but with limits that leave twice the service time for using the connection.
     WharfShorter,
     Deadpool,
     Bb8,

@@ -1,5 +1,5 @@
-//! The half with connections that cost nothing: threads and the tasks of two runtimes use three pools, and another
-//! thread disturbs the pools.
+//! The half of the soak whose connections cost nothing: threads and the tasks of two runtimes use three pools, and
+//! another thread disturbs the pools.
 
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A soak test: it uses everything that a pool offers, all at once and for a long time. Afterwards, nothing may be
 //! lost, left over or still in use.
 //!
-//! The first half uses connections that cost nothing, the second half a mongod that is killed and stopped.
+//! The first half uses connections that cost nothing, and the second half uses a mongod that is killed and stopped.
 
 mod dummies;
 mod mongod;
@@ -18,7 +18,7 @@ use crate::claims::{Claim, Limit};
 use crate::client::resident;
 use crate::report::{plainly, print_row};
 
-/// The time after which an operation is considered to hang.
+/// The time after which an operation is considered hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The fraction of each half after which the memory should no longer grow.
 const WARM_UP: f64 = 0.2;

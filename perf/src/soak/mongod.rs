@@ -1,4 +1,4 @@
-//! The half with a mongod, which is killed and stopped while tasks use it.
+//! The half of the soak with a mongod, which is killed and stopped while tasks use it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +64,7 @@ pub fn soak(length: Duration) -> Result<Half, Failure> {
             }
             number => {
                 mongod.pause()?;
-                // The second of the two stops lasts longer than a command may take.
+                // The second of the two stops is longer than a command may take.
                 thread::sleep(if number == 1 { Duration::from_millis(dice.roll(400)) } else { LIMIT * 3 / 2 });
                 mongod.resume()?;
             }

@@ -75,11 +75,11 @@ pub enum Kind {
     HandleFindOne,
     RawFindOne,
     OfficialFindOne,
-    /// `insert_one`, likewise.
+    /// `insert_one`, in the same three ways.
     HandleInsertOne,
     RawInsertOne,
     OfficialInsertOne,
-    /// `update_one` by `_id`, likewise.
+    /// `update_one` by `_id`, in the same three ways.
     HandleUpdateOne,
     RawUpdateOne,
     OfficialUpdateOne,

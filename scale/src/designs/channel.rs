@@ -11,7 +11,7 @@ use crate::shared::Word;
 
 /// The pool.
 pub struct OneTask {
-    /// The end of the channel, which all senders update.
+    /// The tail of the channel, which all senders update.
     tail: Word,
     /// Whether the task is asleep.
     sleeps: Word,

@@ -46,7 +46,7 @@ impl Design for SemaphoreAndMutex {
         if !self.try_acquire() {
             let mailbox = {
                 let mut waiters = self.waiters.lock();
-                // A permit may have been released in the meantime.
+                // A permit may have been released since the first attempt.
                 let mailbox = (!self.try_acquire()).then(Arc::<Mailbox>::default);
                 mailbox.inspect(|mailbox| waiters.push_back(Arc::clone(mailbox)))
             };

@@ -120,7 +120,8 @@ fn a_line_serves_one_writer_at_a_time_and_readers_side_by_side() {
     let last = Shared::new(0);
     let word = Word::default();
     simulate(plan, |core| {
-        // Core 0 writes the line, core 1 reads it, so that it is shared, and then all other cores read it at once.
+        // Core 0 writes the line, core 1 reads it and thereby makes it shared, and then all other cores read it at
+        // once.
         pass([0, 1_000, 2_000][core.min(2)] * 1_000);
         match core {
             0 => word.store(1),
@@ -211,7 +212,7 @@ fn mutex_excludes_and_wakes_its_sleepers() {
         for _ in 0..50 {
             let mut value = lock.lock();
             assert_eq!(std::mem::replace(&mut *seen(&inside), 1), 0, "two cores hold the lock");
-            // This takes longer than the other cores spin.
+            // The other cores do not spin for this long.
             pass(20_000_000);
             touch(&lock, Access::Load);
             *value += 1;

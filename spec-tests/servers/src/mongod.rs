@@ -6,7 +6,7 @@
 //!
 //! # No process is left behind
 //!
-//! [`Mongod::stop`] and `Drop` end the process and remove its folder. If this process dies before it does so, the
+//! [`Mongod::stop`] and `Drop` terminate the process and remove its folder. If this process dies before it does so, the
 //! kernel kills `mongod` on Linux (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test
 //! harness runs each test on a thread that ends with the test. Therefore a single thread, which lives as long as this
 //! process, starts all servers. The next start by the same user on the same machine removes the folder of a killed
@@ -39,20 +39,20 @@ const START_DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 /// How many ports to try for one start. Each failure means that another process took the port after it was found free.
 const PORTS_TRIED: usize = 5;
-/// How many ports to draw at most, until one is free.
+/// The maximum number of random ports to try until one is free.
 const PORTS_DRAWN: usize = 1_000;
 /// The ports that servers listen on: below the range that systems assign to outgoing connections, which starts at 32768
 /// on Linux and at 49152 elsewhere.
 ///
-/// If servers listened in that range, an outgoing connection could take the port of a server that is down until its
-/// restart. Even a connection to that very port could take it: if the system assigns the same port as the source port,
-/// the connection connects to itself.
+/// If servers listened in that range, an outgoing connection could take the port of a server that is being restarted.
+/// Even a connection to that very port could take it: if the system assigns the same port as the source port, the
+/// connection connects to itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// The text in the log of a server that lost its port.
 const ADDRESS_IN_USE: &str = "Address already in use";
 /// How much of the log an error includes, in bytes.
 const LOG_TAIL: usize = 4_000;
-/// The contents of every key file. All servers use the same key, so that several of them can form one replica set.
+/// The contents of every key file. All servers use the same key, so several of them can form one replica set.
 const KEY: &str = "d2hhcmYgdGVzdGJlZCBrZXk=";
 
 /// How to start a server. The default is a standalone server without authentication.
@@ -87,7 +87,7 @@ pub struct MongodTls {
     pub require_client_certificate: bool,
 }
 
-/// A running server. Dropping it ends the process and removes its folder, which blocks for up to ten seconds.
+/// A running server. Dropping it terminates the process and removes its folder, which blocks for up to ten seconds.
 #[derive(Debug)]
 pub struct Mongod {
     binary: provision::MongodBinary,
@@ -103,7 +103,7 @@ impl Mongod {
     ///
     /// # Errors
     ///
-    /// [`StartError`]. A process that was started but did not become ready is ended before this returns.
+    /// Returns a [`StartError`]. A process that was started but did not become ready is terminated before this returns.
     pub fn start(options: MongodOptions) -> Result<Mongod, StartError> {
         let binary = provision::mongod()?;
         let mut tried = 1;
@@ -170,8 +170,8 @@ impl Mongod {
         self.scratch.log()
     }
 
-    /// Ends the process with `SIGKILL`, even if it is paused. Keeps its data and its port for
-    /// [`restart`](Self::restart). Has no effect on a process that has ended.
+    /// Kills the process (`SIGKILL`), even if it is paused. Keeps its data and its port for [`restart`](Self::restart).
+    /// Has no effect on a process that has exited.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ impl Mongod {
     }
 
     /// Stops all threads of the process where they are (`SIGSTOP`): it keeps its sockets but does not answer. Has no
-    /// effect on a process that has ended.
+    /// effect on a process that has exited.
     ///
     /// # Errors
     ///
@@ -204,18 +204,18 @@ impl Mongod {
     ///
     /// # Errors
     ///
-    /// [`StartError`]. No process is running then, and a later call may succeed.
+    /// Returns a [`StartError`]. In that case no process is running, and a later call may succeed.
     pub fn restart(&mut self) -> Result<(), StartError> {
         self.process.end().map_err(StartError::Wait)?;
         self.process = spawn(&self.binary, &self.options, self.port, &self.scratch)?;
         self.wait_until_ready().inspect_err(|_| {
-            // The caller gets the error from the start, not an error from ending the process.
+            // The caller gets the error from the start, not an error from killing the process.
             let _ = self.process.end();
         })
     }
 
     /// Stops the server: sends `SIGTERM`, and `SIGKILL` after ten seconds, waits for the process, and removes its
-    /// folder. Returns the exit status, which is success unless the server was killed or had already ended.
+    /// folder. Returns the exit status, which is success unless the server was killed or had already exited.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl Mongod {
 ///
 /// # Errors
 ///
-/// As for [`Mongod::start`]; the next call retries.
+/// Returns the same errors as [`Mongod::start`]. The next call retries.
 pub fn shared() -> Result<Arc<Mongod>, StartError> {
     static SHARED: Mutex<Weak<Mongod>> = Mutex::new(Weak::new());
     // A poisoned lock is still valid: its value is replaced only after a successful start.
@@ -273,8 +273,8 @@ pub enum StartError {
     /// The state of the process could not be queried.
     #[error("could not wait for mongod: {0}")]
     Wait(#[source] io::Error),
-    /// The server ended before it accepted connections, for example because of refused arguments, missing libraries or
-    /// five lost ports.
+    /// The server exited before it accepted connections, for example because it refused its arguments, lacked a library
+    /// or lost five ports.
     #[error("mongod ended with {status} before it accepted connections; the end of its log:\n{log}")]
     Ended {
         /// The exit status.
@@ -309,7 +309,7 @@ fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch:
     }
     // By default, the server samples its own state each second, which costs processor time that the tests need.
     command.args(["--setParameter", "diagnosticDataCollectionEnabled=false"]);
-    // By default, the journal takes 300 MB of disk from the start.
+    // By default, the journal takes 300 MB of disk space from the start.
     command.args(["--wiredTigerCacheSizeGB", "0.25"]);
     command.args(["--wiredTigerEngineConfigString", "log=(prealloc=false,file_max=8MB)"]);
     if let Some(name) = &options.repl_set {

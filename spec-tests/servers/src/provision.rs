@@ -21,8 +21,8 @@
 //! # The cache folder
 //!
 //! `downloads/` keeps the archives. Every other folder holds one unpacked archive. Its name ends with the start of the
-//! archive's pin, so the files of different pins never mix. A lock file makes threads and processes provision one after
-//! another; the later ones find the work already done.
+//! archive's pin, so the files of different pins never mix. A lock file makes threads and processes take turns; the
+//! later ones find the work already done.
 //!
 //! An archive is unpacked next to its destination and then renamed, so a folder is complete or absent. Later damage is
 //! detected by the folder's manifest, which lists the size of every file. A folder with a missing or truncated file is
@@ -178,12 +178,12 @@ pub enum ProvisionError {
         /// The end of pip's output.
         output: String,
     },
-    /// `pip download` succeeded but did not leave the pinned file, so the index offers a different file.
+    /// `pip download` succeeded but did not produce the pinned file, so the index offers a different file.
     #[error("pip downloaded {found:?} instead of the pinned {file}")]
     OtherFile {
         /// The pinned file name.
         file: &'static str,
-        /// The files that pip left.
+        /// The files that pip produced.
         found: Vec<OsString>,
     },
     /// The downloaded file is not the pinned file. It was deleted; a retry downloads it again.

@@ -2,7 +2,7 @@
 //!
 //! [`ReplicaSet::start`] starts the members in parallel, initiates the set and waits until a primary accepts writes
 //! that all members replicate. [`shared`] lends one set to all tests of a test binary. Members can be killed, paused
-//! and restarted while clients use the set: no method needs `&mut`. Like a server of [`crate::mongod`], the members
+//! and restarted while clients use the set: no method needs `&mut`. Like the servers of [`crate::mongod`], the members
 //! leave no process and no folder behind.
 //!
 //! A member is identified by its position in [`ReplicaSet::addresses`], from zero.
@@ -29,7 +29,7 @@ use wharf::{CommandError, EstablishError};
 use crate::mongod::{Mongod, MongodOptions, POLL, StartError};
 use admin::{Admin, Role};
 
-/// How long a set may take until it has a primary and all other members are secondaries.
+/// How long it may take until a set has a primary and all other members are secondaries.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 /// How long a primary that is stepping down waits for a secondary to catch up.
 const CATCH_UP: Duration = Duration::from_secs(20);
@@ -74,7 +74,7 @@ pub struct ReplicaSet {
     name: String,
     /// In the order of the members, and never changed.
     addresses: Vec<SocketAddr>,
-    /// Each is locked while its process is started or ended. No admin command runs under these locks.
+    /// Each is locked while its process is being started or stopped. No admin command runs under these locks.
     members: Vec<Mutex<Mongod>>,
 }
 
@@ -83,7 +83,7 @@ impl ReplicaSet {
     ///
     /// # Errors
     ///
-    /// [`ReplicaSetError`]. In that case no process is left running.
+    /// Returns a [`ReplicaSetError`]. In that case no process is left running.
     pub fn start(options: ReplicaSetOptions) -> Result<Self, ReplicaSetError> {
         let members = start_members(&options)?;
         let set = Self {
@@ -182,7 +182,7 @@ impl ReplicaSet {
     ///
     /// # Errors
     ///
-    /// [`ReplicaSetError`], for example if there is no primary, or if no secondary can become one.
+    /// Returns a [`ReplicaSetError`], for example if there is no primary, or if no secondary can become one.
     pub fn step_down(&self) -> Result<usize, ReplicaSetError> {
         let deadline = Instant::now() + START_DEADLINE;
         let primary = self.wait_for_primary(deadline)?;
@@ -239,7 +239,7 @@ impl ReplicaSet {
     }
 
     /// Starts a member again with the same port and data, and waits until it accepts connections. It becomes a
-    /// secondary only later: see [`wait_for_secondary`](Self::wait_for_secondary). A running process is ended first.
+    /// secondary only later: see [`wait_for_secondary`](Self::wait_for_secondary). A running process is stopped first.
     ///
     /// # Errors
     ///
@@ -317,7 +317,7 @@ impl ReplicaSet {
     }
 
     fn member(&self, member: usize) -> MutexGuard<'_, Mongod> {
-        // A poisoned lock is still valid: after a panic, the process that was being started has ended or is running.
+        // A poisoned lock is still valid: after a panic, the process that was being started has exited or is running.
         self.members[member].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -350,12 +350,12 @@ impl Drop for ReplicaSet {
 
 /// Returns the set of three members that the tests of this process share, starting it if no test holds it.
 ///
-/// The remarks on concurrent tests at [`mongod::shared`](crate::mongod::shared) also apply here. A test that kills or
-/// pauses a member must start a separate set.
+/// The remarks about concurrent tests in [`mongod::shared`](crate::mongod::shared) also apply here. A test that kills
+/// or pauses a member must start a separate set.
 ///
 /// # Errors
 ///
-/// As for [`ReplicaSet::start`]; the next call retries.
+/// Returns the same errors as [`ReplicaSet::start`]. The next call retries.
 pub fn shared() -> Result<Arc<ReplicaSet>, ReplicaSetError> {
     static SHARED: Mutex<Weak<ReplicaSet>> = Mutex::new(Weak::new());
     // A poisoned lock is still valid: its value is replaced only after a successful start.
@@ -397,7 +397,7 @@ pub enum ReplicaSetError {
     },
 }
 
-/// Starts all members in parallel. If one fails to start, the members that did start are ended.
+/// Starts all members in parallel. If one fails to start, the members that did start are stopped.
 fn start_members(options: &ReplicaSetOptions) -> Result<Vec<Mongod>, StartError> {
     let start = || {
         Mongod::start(MongodOptions {

@@ -1,4 +1,4 @@
-//! A load balancer in front of one server. The server does not know about it.
+//! A load balancer in front of one server, which does not know about it.
 //!
 //! It removes `loadBalanced` from the hello of each connection, and adds a `serviceId` to the reply. The `serviceId` is
 //! derived from the ID of the server process (the load balancer tests of the specifications, "Test Runner
@@ -27,7 +27,7 @@ pub struct Balancer {
 
 impl Balancer {
     /// Starts a load balancer on 127.0.0.1, on a port that the operating system chooses. It runs on the current tokio
-    /// runtime. It assigns the connections to this many services, in rotation.
+    /// runtime. It assigns the connections to the `services` services in rotation.
     ///
     /// # Errors
     ///

@@ -11,16 +11,16 @@ pub struct CountingAllocator;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    /// The bytes that this thread has allocated now, and the maximum so far. Freeing memory that another thread
-    /// allocated also subtracts from the number, so it may be negative.
+    /// The number of bytes that this thread currently has allocated, and the maximum so far. Freeing memory that
+    /// another thread allocated also subtracts from the number, so it may be negative.
     static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
-    /// The bytes of all allocations so far.
+    /// The total number of bytes that this thread has allocated so far, freed or not.
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Counts an allocation of this many bytes, which replaces an allocation of `before` bytes.
 fn count(bytes: usize, before: usize) {
-    // A thread that is ending no longer has its thread-locals, and no test measures it.
+    // A thread that is exiting no longer has its thread-locals, and no test measures it.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
     let _ = ALLOCATED.try_with(|count| count.set(count.get() + bytes));
     add(bytes as isize - before as isize);

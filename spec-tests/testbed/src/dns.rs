@@ -1,7 +1,7 @@
 //! A small name server, over UDP and TCP on 127.0.0.1.
 //!
-//! It knows only what its [`Zone`] contains, answers as the authority, and does not forward questions. An answer that
-//! does not fit into a datagram is marked as truncated, so that a resolver retries over TCP.
+//! It knows only what its [`Zone`] contains, answers authoritatively, and does not forward questions. An answer that
+//! does not fit into a datagram is marked as truncated, so a resolver retries over TCP.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,7 +49,7 @@ impl Zone {
         self
     }
 
-    /// Sets how many seconds the records so far may be cached, instead of a day.
+    /// Sets how long the records added so far may be cached, in seconds. The default is a day.
     pub fn lasting(mut self, seconds: u32) -> Zone {
         self.records.iter_mut().for_each(|record| record.ttl = seconds);
         self
@@ -134,7 +134,7 @@ impl DnsServer {
         Ok(DnsServer { address, zone, questions, _tasks: tasks })
     }
 
-    /// Replaces the zone from which the server answers questions.
+    /// Replaces the zone that the server answers questions from.
     pub fn replace(&self, zone: Zone) {
         *self.zone.lock().expect("no thread panics under the lock") = zone;
     }
@@ -194,7 +194,7 @@ async fn serve_udp(socket: UdpSocket, zone: Shared, questions: Arc<Mutex<Vec<Que
             let Ok(truncated) = response.truncate().to_vec() else { continue };
             bytes = truncated;
         }
-        // The client may be gone by now.
+        // The client may already be gone.
         let _ = socket.send_to(&bytes, peer).await;
     }
 }
@@ -204,7 +204,7 @@ async fn serve_tcp(listener: TcpListener, zone: Shared, questions: Arc<Mutex<Vec
     while let Ok((stream, _)) = listener.accept().await {
         let (zone, questions) = (zone.clone(), questions.clone());
         connections.spawn(async move {
-            // The connection ends with the first error. The client sees that, so there is nothing to report.
+            // The first error closes the connection. The client sees that, so there is nothing to report.
             let _ = serve_stream(stream, &zone, &questions).await;
         });
     }

@@ -70,7 +70,7 @@ pub enum Kind {
 pub struct Difference {
     /// How they differ.
     pub kind: Kind,
-    /// The beginning of the files' paths.
+    /// The prefix of the files' paths.
     pub path: &'static str,
     /// The difference, its reason, and how the tests handle it.
     pub reason: &'static str,
@@ -88,7 +88,7 @@ const fn only_newest(path: &'static str, reason: &'static str) -> Difference {
     Difference { kind: Kind::OnlyNewest, path, reason }
 }
 
-/// PyMongo's runner ends a cursor after its `getMore` has failed.
+/// PyMongo's runner closes a cursor after its `getMore` has failed.
 const CURSORS: &str = "PyMongo's copy says the opposite in two cases: a cursor whose getMore has failed gives its pinned \
                        connection back before it is closed";
 const PYMONGO: &str = "cases of PyMongo, which the newest commit does not have";

@@ -48,7 +48,7 @@ pub enum Issuing {
     Authority,
     /// The intermediate authority, whose certificate the trusted authority signed.
     Between,
-    /// The authority below the intermediate authority, which signed its certificate.
+    /// The authority below the intermediate authority; the intermediate authority signed its certificate.
     Below,
     /// An authority with its own name, which clients do not trust.
     Other,
@@ -113,9 +113,9 @@ pub struct ResponseOptions {
     pub by_key: bool,
     /// Whether the response identifies the issuer by SHA-256 instead of SHA-1.
     pub sha256: bool,
-    /// The age of the response in seconds. Negative if the response only becomes valid in that many seconds.
+    /// The age of the response in seconds. Negative if the response does not become valid for that many seconds.
     pub age: i64,
-    /// For how many more seconds the response is valid. Negative if it expired that many seconds ago.
+    /// How many more seconds the response is valid for. Negative if it expired that many seconds ago.
     pub holds: Option<i64>,
     /// Whether to change a bit of the signed part after signing.
     pub forged: bool,
@@ -305,7 +305,7 @@ impl OcspAuthority {
         let signature = key.sign(&signed)?;
         if options.forged {
             // Flips a bit in the last digit before the Z of the signing time. This changes the signing time by one
-            // second, and everything else stays valid.
+            // second and leaves everything else valid.
             let end = signed.windows(produced.len()).position(|bytes| bytes == produced).ok_or("it holds its time")?;
             signed[end + produced.len() - 2] ^= 1;
         }

@@ -39,7 +39,7 @@ enum Passage {
     Partition,
 }
 
-/// The length of the queue of connections that wait for the relay to accept them.
+/// The length of the queue of connections that the relay has not accepted yet.
 const BACKLOG: u32 = 1024;
 
 /// The counters of a relay.
@@ -102,8 +102,8 @@ impl Relay {
         self.set(Some(Fault::Hang(direction, bytes)));
     }
 
-    /// Lets nothing pass on any connection, now or later, in either direction, until [`heal`](Self::heal). Connections
-    /// are still accepted. If one end closes a connection, the other end does not notice.
+    /// Lets nothing pass in either direction, on present and future connections, until [`heal`](Self::heal).
+    /// Connections are still accepted. If one end closes a connection, the other end does not notice.
     pub fn black_hole(&self) {
         self.passage.send_replace(Passage::BlackHole);
     }
@@ -181,7 +181,7 @@ impl Line {
     }
 }
 
-/// Accepts connections until the task is aborted, which also ends them.
+/// Accepts connections until the task is aborted, which also closes them.
 async fn accept(mut listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<Option<Fault>>>, line: Line) {
     let mut connections = JoinSet::new();
     loop {
@@ -211,8 +211,8 @@ async fn accept(mut listener: TcpListener, server: SocketAddr, fault: Arc<Mutex<
     }
 }
 
-/// Closes the port until the partition ends. In the meantime, a socket that is not listening holds the port, so
-/// connections are refused.
+/// Stops listening until the partition ends. Until then, a socket that is not listening holds the port, so connections
+/// are refused.
 async fn refuse(listener: TcpListener, line: &Line) -> io::Result<TcpListener> {
     let address = listener.local_addr()?;
     drop(listener);
@@ -269,7 +269,7 @@ async fn copy(
         });
     }
     if hangs {
-        // Discard further bytes: only reading shows when the connection ends.
+        // Discard further bytes: only reading shows when the connection is closed.
         while from.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
     }
 }

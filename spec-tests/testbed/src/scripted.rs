@@ -58,7 +58,7 @@ impl ScriptedServer {
         let commands = Arc::new(watch::Sender::new(Vec::new()));
         let recorded = Arc::clone(&commands);
         let accepting = tokio::spawn(async move {
-            // Dropped with this task, which ends all connections.
+            // Dropped with this task, which closes all connections.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 connections.spawn(serve(stream, script(), Arc::clone(&recorded)));
@@ -111,7 +111,7 @@ pub fn name(command: &Document) -> String {
 }
 
 async fn serve(mut stream: TcpStream, mut script: Script, commands: Arc<watch::Sender<Vec<Document>>>) {
-    // The connection has ended, so the error cannot be reported on it.
+    // The connection is being closed, so the error cannot be reported on it.
     let _ = follow(&mut stream, &mut script, &commands).await;
 }
 
@@ -124,7 +124,7 @@ async fn follow(
     let mut incoming = Vec::new();
     loop {
         let mut header = receive(stream, &mut incoming).await?;
-        // A client that expects no reply may have sent the next message, too.
+        // A client that expects no reply may already have sent the next message.
         let next = incoming.split_off(header.message_length as usize);
         let message = Message::decode(&incoming, LIMITS).map_err(io::Error::other)?;
         let has_reply = !message.flags.contains(Flags::MORE_TO_COME);
@@ -144,7 +144,7 @@ async fn follow(
                 None => script(&command),
             };
             while let Answer::After(pause, then) = answer {
-                // Ends the pause early if the client closes the connection, because it then needs no answer.
+                // Ends the pause early if the client closes the connection, because no answer is needed then.
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     _ = stream.readable() => {}
@@ -214,7 +214,7 @@ fn reply(request: Header, flags: Flags, document: &Document) -> io::Result<Vec<u
     Ok(bytes)
 }
 
-/// Returns how many bytes the reply with this document takes on the wire.
+/// Returns the number of bytes that a reply with this document takes on the wire.
 ///
 /// # Panics
 ///

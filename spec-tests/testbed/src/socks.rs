@@ -51,7 +51,7 @@ pub enum SocksMessage {
 /// A client's request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocksRequest {
-    /// The methods that the client offered: 0 is no authentication, 2 a login.
+    /// The methods that the client offered: 0 is no authentication, 2 is a login.
     pub methods: Vec<u8>,
     /// The server's name, or its IP address in the usual notation. Empty if the client did not get that far.
     pub host: String,
@@ -93,7 +93,7 @@ impl SocksProxy {
         self.address.port()
     }
 
-    /// Returns the requests of all clients whose negotiation has ended, in the order in which the negotiations ended.
+    /// Returns the requests of all clients whose negotiation has finished, in the order in which they finished.
     #[must_use]
     pub fn requests(&self) -> Vec<SocksRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -106,7 +106,7 @@ impl Drop for SocksProxy {
     }
 }
 
-/// Accepts connections until the task is aborted, which also ends them.
+/// Accepts connections until the task is aborted, which also closes them.
 async fn accept(listener: TcpListener, options: Arc<SocksOptions>, requests: Arc<Mutex<Vec<SocksRequest>>>) {
     let mut connections = JoinSet::new();
     loop {

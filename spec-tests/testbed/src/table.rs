@@ -57,7 +57,7 @@ impl fmt::Display for Row<'_> {
     }
 }
 
-/// Prints rows, and the reasons for skipped cases, and keeps both for [`whole`]. Writes to standard output directly,
+/// Prints rows and the reasons for skipped cases, and keeps both for [`whole`]. Writes to standard output directly,
 /// because the test harness captures the output of `print!`.
 pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
     let (mut text, mut kept) = (String::from("\n"), String::new());
@@ -141,7 +141,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
 
 /// Prints text that the test harness does not capture.
 pub fn print(text: &str) {
-    // A closed output must not make the suite fail.
+    // A closed standard output must not make the suite fail.
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 

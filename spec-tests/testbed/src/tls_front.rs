@@ -57,7 +57,7 @@ impl TlsFront {
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start).
+    /// Returns the same errors as [`start`](Self::start).
     ///
     /// # Panics
     ///
@@ -114,7 +114,7 @@ impl Drop for TlsFront {
     }
 }
 
-/// Accepts connections until the task is aborted, which also ends them.
+/// Accepts connections until the task is aborted, which also closes them.
 async fn accept(
     listener: TcpListener,
     acceptor: TlsAcceptor,

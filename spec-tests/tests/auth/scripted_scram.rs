@@ -19,7 +19,7 @@ const SALT: &[u8] = b"sixteen byte salt";
 /// How a scripted server departs from the protocol, or follows it in an unusual way.
 #[derive(Debug, Clone, Default)]
 pub struct Behaviour {
-    /// Whether the server replies to the first message if hello carries it.
+    /// Whether the server replies to the first message if it is sent along with hello.
     pub speculates: bool,
     /// Whether the reply with the server's proof leaves `done` unset, so that the client has to send an empty message.
     /// Servers before 4.4 behave like this.

@@ -15,7 +15,7 @@ pub fn credential(cloud: CloudEnvironment) -> Credential {
     Credential::of(Mechanism::MongoDbAws).cloud_environment(cloud)
 }
 
-/// Returns a response as ECS and EC2 send it, with credentials that are valid for `seconds`.
+/// Returns a response such as ECS and EC2 send, with credentials that are valid for `seconds`.
 pub fn answer(id: &str, seconds: u64) -> String {
     let expiration = SystemTime::now() + Duration::from_secs(seconds);
     let expiration = bson::DateTime::from_system_time(expiration).try_to_rfc3339_string().unwrap();

@@ -169,7 +169,7 @@ async fn refused_once(server: &Server, credential: Credential, silent_at: Option
     failure
 }
 
-/// Returns a credential whose callback returns a token on the first call. Later calls fail after a part of their time
+/// Returns a credential whose callback returns a token on the first call. Later calls fail after part of their time
 /// limit.
 fn callback_that_fails_after(part: fn(Duration) -> Duration) -> Credential {
     let calls = std::sync::atomic::AtomicUsize::new(0);

@@ -188,9 +188,9 @@ async fn p4_1_connection_is_reauthenticated() {
     server.state().failures.push_back(("find", 391));
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(callback.calls(), 2);
-    // Reauthentication runs without hello, and then the command runs again.
+    // Reauthentication does not repeat hello, and the command is then sent again.
     assert_eq!(server.state().commands, ["hello", "saslStart", "find", "saslStart", "find"]);
-    // The unit tests in `tokens` cover the time between two calls, in virtual time.
+    // The unit tests in `tokens` cover the time between two calls, using virtual time.
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ pub struct State {
     pub keys: HashMap<String, (String, Option<String>)>,
     /// The tokens that the server accepts.
     pub tokens: HashSet<String>,
-    /// Commands that fail once each: the name and the error code. Code 0 closes the connection.
+    /// Commands that fail once each: the name and the error code. For code 0, the server closes the connection.
     pub failures: VecDeque<(&'static str, i32)>,
     /// The command that the server does not answer.
     pub silent_at: Option<&'static str>,

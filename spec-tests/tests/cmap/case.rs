@@ -71,7 +71,7 @@ fn list(value: Value) -> Vec<Value> {
     }
 }
 
-/// The default interval of the background task. No test lasts that long, so by default the task runs only when
+/// The default interval of the background task. No test takes that long, so by default the task runs only when
 /// something requests a run.
 const REST: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -29,7 +29,7 @@ impl Recorder {
         let enough = async {
             loop {
                 let mut changed = std::pin::pin!(self.changed.notified());
-                // The notification is enabled before the events are counted, so that none is lost in between.
+                // The notification is enabled before the events are counted, so that no event is missed.
                 changed.as_mut().enable();
                 if seen() >= count {
                     return;

@@ -49,7 +49,7 @@ pub async fn run<E: Establish>(case: &Case, address: &str, establish: E, spoil: 
     let events = stage.recorder.events();
     for thread in threads.into_values() {
         if thread.task.is_finished() {
-            // Propagates a panic of the thread. An error that no operation waited for is ignored.
+            // Propagates a panic in the thread. An error that no operation waited for is ignored.
             let _ = thread.ended().await;
         } else {
             thread.task.abort();

@@ -10,10 +10,10 @@ use wharf_testbed::mongod;
 use super::case::Case;
 use super::runner;
 
-/// Runs an integration file. Files run one at a time, because a server has only one fail point of each name.
+/// Runs an integration file. Files run one at a time, because a server has only one fail point with each name.
 pub fn run(case: &Case) {
     static TURN: Mutex<()> = Mutex::new(());
-    // Takes the server before waiting for its turn, so that the files share one server.
+    // Acquires the server before waiting for its turn, so that the files share one server.
     let server = mongod::shared().expect("a mongod");
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let address = server.address().to_string();

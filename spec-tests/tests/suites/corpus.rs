@@ -1,5 +1,5 @@
-//! The half of the `bson_corpus` suite that is about BSON bytes, which wharf reads and writes through the `bson` crate.
-//! The other half is about extended JSON, which wharf does not read.
+//! The half of the `bson_corpus` suite that covers BSON bytes, which wharf reads and writes through the `bson` crate.
+//! The other half covers extended JSON, which wharf does not read.
 
 use std::fs;
 

@@ -1,16 +1,16 @@
 //! The prose tests of the specifications. `prose.txt` lists each of them with the tests that run it, or with the reason
 //! why there is none.
 //!
-//! A line that begins with `==` names a text of the specifications: its path, the heading above its prose tests, and
-//! the form of their titles. The titles are the innermost `headings`, the `sections` (headings of the next level),
-//! numbered `items`, or lines with `emphasis`; with `itself`, the heading is the only test. `none` says that the text
-//! has no prose tests.
+//! A line that begins with `==` names a document of the specifications: its path, the heading above its prose tests,
+//! and the form of their titles. The titles are the innermost `headings`, the `sections` (headings of the next level),
+//! numbered `items`, or lines with `emphasis`; with `itself`, the heading is the only test. `none` says that the
+//! document has no prose tests.
 //!
 //! Below this line, each prose test has a line with its title, which may be shortened. The tests that run it follow,
 //! each on an indented line: the file, a space and the function. `not:` introduces the reason why there is no test, and
 //! `but:` introduces the parts that the tests leave out.
 //!
-//! The suites' package does not contain the prose. `WHARF_SPECIFICATIONS` names the folder `source` of the
+//! The package of the suites does not contain the documents. `WHARF_SPECIFICATIONS` names the folder `source` of the
 //! specifications' repository. If the variable is set, the titles are compared with the list. The list must also name
 //! every document that belongs to the specifications' tests, or that has a test plan or prose tests.
 
@@ -22,11 +22,11 @@ use wharf_testbed::table;
 
 const LIST: &str = include_str!("prose.txt");
 
-/// A text of the specifications.
+/// A document of the specifications.
 #[derive(Debug)]
 struct Text {
     path: &'static str,
-    /// The heading above the prose tests; empty for the whole text.
+    /// The heading above the prose tests; empty for the whole document.
     under: &'static str,
     kind: &'static str,
     tests: Vec<Prose>,
@@ -73,7 +73,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a package in the repository").to_owned()
 }
 
-/// Returns whether the source contains a test function of this name.
+/// Returns whether the source contains a test function with this name.
 fn has_test(source: &str, function: &str) -> bool {
     let declaration = format!("fn {function}(");
     source.match_indices(&declaration).any(|(at, _)| {
@@ -144,8 +144,8 @@ fn titles_are_those_of_the_specifications() {
         let markdown = fs::read_to_string(folder.join(text.path)).unwrap();
         let titles = titles(&markdown, text.under, text.kind);
         assert!(!titles.is_empty(), "{} has no {:?} with {}", text.path, text.under, text.kind);
-        // If one title is the beginning of another, the shorter title comes first in the text, so each entry takes the
-        // first remaining match.
+        // If one title is the beginning of another, the shorter title comes first in the document, so each entry takes
+        // the first remaining match.
         let mut left: Vec<_> = titles.iter().map(String::as_str).collect();
         for test in &text.tests {
             match left.iter().position(|title| title.starts_with(test.title)) {
@@ -158,7 +158,7 @@ fn titles_are_those_of_the_specifications() {
     assert!(problems.is_empty(), "{problems:#?}");
 }
 
-/// Returns the paths of all texts below the folder.
+/// Returns the paths of all documents below the folder.
 fn markdown_files(folder: &Path) -> Vec<String> {
     let mut folders = vec![folder.to_owned()];
     let mut files = Vec::new();
@@ -176,8 +176,8 @@ fn markdown_files(folder: &Path) -> Vec<String> {
     files
 }
 
-/// Returns the parts of a text that the list lacks: the text itself, or a heading above prose tests. `listed` holds the
-/// text's entries.
+/// Returns the parts of a document that the list lacks: the document itself, or a heading above prose tests. `listed`
+/// holds the document's entries.
 fn unlisted(path: &str, markdown: &str, listed: &[&Text]) -> Vec<String> {
     let mut is_code = false;
     let headings = markdown.lines().filter(|line| {
@@ -230,7 +230,7 @@ fn titles(markdown: &str, under: &str, kind: &str) -> Vec<String> {
         }
         section.push(line);
     }
-    // A prose test that was removed keeps its number in the text.
+    // A prose test that was removed keeps its number in the document.
     section.retain(|line| !line.contains("*Removed*") && !line.contains("REMOVED"));
     let is_item = |line: &&str| {
         line.split_once(". ")

@@ -44,7 +44,7 @@ pub struct Case {
     has_fail_points: bool,
     /// Whether an operation starts a transaction, which may still be open at the end.
     starts_transactions: bool,
-    /// Whether the machine's load determines if an expected timeout occurs.
+    /// Whether an expected timeout may fail to occur, depending on the machine's load.
     timeout_by_chance: bool,
 }
 
@@ -490,8 +490,8 @@ impl Case {
         matches(&Bson::Document(document(&expected.data)), Some(&values.into()), true, self)?;
         let failure = actual.values.get("failure").and_then(Bson::as_str);
         match (expected.failure_is_redacted, failure) {
-            // The text of a failure that is not redacted contains the server's message and begins with the place of the
-            // failure. Only redacted text begins with these words.
+            // The text of a failure that is not redacted contains the server's message and begins with where the
+            // failure occurred. Only redacted text begins with these words.
             (Some(is_redacted), Some(text)) if is_redacted != text.starts_with("the server refused the command") => {
                 Err(format!("failureIsRedacted must be {is_redacted}, got {text}"))
             }

@@ -69,7 +69,7 @@ macro_rules! map {
     };
 }
 
-/// Runs a blocking function on a thread outside the runtime. Its log messages go where this task's messages go.
+/// Runs a blocking function on a thread outside the runtime. Its log messages go to the same subscriber as this task's.
 pub fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     let messages = dispatcher::get_default(Clone::clone);
     let run = || dispatcher::with_default(&messages, run);
@@ -326,7 +326,7 @@ impl Session {
         }
     }
 
-    /// Runs `body` in a transaction. The closure takes the session, and returns it unless it ended the session.
+    /// Runs `body` in a transaction. The closure takes the session, and returns it unless the session was ended.
     pub async fn with_transaction<F>(
         &mut self,
         options: TransactionOptions,

@@ -7,7 +7,7 @@ use crate::clients::Which;
 
 /// Failing cases of a file.
 pub struct Entry {
-    /// The path without its ending.
+    /// The path without its extension.
     file: &'static str,
     /// The descriptions of the cases.
     cases: &'static [&'static str],

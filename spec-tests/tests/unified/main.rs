@@ -6,10 +6,10 @@
 //! A case runs on a replica set if its requirements allow that, otherwise on the standalone. The five replica sets
 //! take files from one queue, because a case spends most of its time waiting. The servers with authentication run only
 //! the cases that require it. A case is skipped, with the reason, if it needs a different deployment, or a feature that
-//! wharf or this runner lacks. A case that fails is in the [`ledger`] with its reason; it still runs, and the test
-//! fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names contain its value. Such a run
-//! also prints the listed failures, and does not check whether each entry of the ledger is used. With `WHARF_CHANGED`,
-//! the test runs only the files that the fetched copy lacks or contains in a different form.
+//! wharf or this runner lacks. A case that is known to fail is in the [`ledger`], with the reason; it still runs, and
+//! the test fails if it passes. `WHARF_UNIFIED` limits the run to the files and cases whose names contain its value.
+//! Such a run also prints the listed failures, and does not check whether each entry of the ledger is used. With
+//! `WHARF_CHANGED`, the test runs only the files that the fetched copy lacks or contains in a different form.
 
 #![cfg(not(any(loom, shuttle)))]
 
@@ -84,10 +84,10 @@ const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_managemen
 /// The suites that prefer the standalone, so that both deployments are busy for about the same time.
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
-/// The beginnings of the names of files whose cases set short limits: a few tens of milliseconds for a command, or 250
-/// ms for a handshake that computes a key. On a busy machine such a limit may expire before a command that should have
-/// completed in time. So a failing case is run again, and must pass in most of [`RUNS`] runs. The tests print which
-/// cases were run again.
+/// The prefixes of the names of files whose cases set short limits: a few tens of milliseconds for a command, or 250 ms
+/// for a handshake that computes a key. On a busy machine such a limit may expire before a command that should have
+/// completed in time. A failing case is therefore run again, and must pass in most of [`RUNS`] runs. The tests print
+/// which cases were run again.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
 
 const RUNS: usize = 5;
@@ -120,7 +120,7 @@ pub fn topology_messages() -> &'static Mutex<Vec<Message>> {
     })
 }
 
-/// How the cases of a suite ended.
+/// The outcomes of a suite's cases.
 #[derive(Default)]
 struct Row {
     files: usize,
@@ -256,7 +256,7 @@ type Group<'f> = (&'f Loaded, Which, Vec<&'f Test>);
 type Queue<'f> = VecDeque<Group<'f>>;
 
 struct Servers {
-    // Fields drop in this order.
+    // Fields are dropped in this order.
     /// The last two require authentication.
     environments: Vec<Arc<Environment>>,
     /// Environments of the same kind as the first environment.
@@ -268,7 +268,8 @@ struct Servers {
     _with_users: [Mongod; 2],
 }
 
-/// Starts a server that requires authentication, with the user `root`: a standalone, or the one member of a replica set.
+/// Starts a server that requires authentication, with the user `root`: a standalone, or the only member of a replica
+/// set.
 fn start_with_users(is_member: bool) -> Mongod {
     // The iteration count is the minimum, because each connection of a new client computes the key.
     let extra_args = ["--setParameter", "scramSHA256IterationCount=5000"].map(Into::into).to_vec();
@@ -301,7 +302,7 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
         let one = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
         let balanced = scope.spawn(|| ReplicaSet::start(one).unwrap());
         let with_users = [false, true].map(|is_member| scope.spawn(move || start_with_users(is_member)));
-        // A case of versioned-api needs the parameter, which affects no other case.
+        // One case of the versioned-api suite needs this parameter, which affects no other case.
         let extra_args = ["--setParameter", "acceptApiVersion2=true"].map(Into::into).to_vec();
         let standalone = Mongod::start(MongodOptions { extra_args, ..MongodOptions::default() }).unwrap();
         (
@@ -475,7 +476,7 @@ fn unified_suites_pass() {
     report(&rows);
     if filter.is_none() {
         let used = used.into_inner().unwrap();
-        // If only changed files run, the entries for the other files are not checked.
+        // If only changed files are run, the entries for the other files are not checked.
         let has_run = |name: &str| !changed_only() || files.iter().any(|loaded| loaded.name == name);
         let is_used = |which, file: &str, case| used.contains(&(which, file.to_owned(), case));
         let unused: Vec<_> =

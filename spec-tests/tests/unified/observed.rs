@@ -217,9 +217,9 @@ impl ObservedClient {
         let connects_late = which == Which::Single && observes_topology;
         let observed = Self { client, events, topology_id, observes_logs_of, spans, connects_late };
         // In the specification, creating a client starts its monitors. In wharf, the first use of the client starts
-        // them, so the client connects here. A single client connects here as well, because its cases have the same
-        // time limits, unless the case observes pools, topologies or heartbeats. Those events would come too early. The
-        // log messages of the task do not belong to the case.
+        // them, so the client connects here. A single client also connects here, because its cases have the same time
+        // limits. It does not if the case observes pools, topologies or heartbeats, because those events would come too
+        // early. The log messages of the task do not belong to the case.
         if which == Which::Pooled || !(observes_topology || subscribes_to_pools) {
             let client = observed.client.clone();
             let connecting = tokio::spawn(async move { client.connect().await });
@@ -334,8 +334,7 @@ pub struct Message {
     pub values: BTreeMap<&'static str, Bson>,
 }
 
-/// The target of the log messages about topologies. The `topologyId` of such a message tells which client it belongs
-/// to.
+/// The target of the log messages about topologies. A message's `topologyId` says which client the message belongs to.
 pub const TOPOLOGY: &str = "wharf::topology";
 
 /// Keeps log messages of some targets.

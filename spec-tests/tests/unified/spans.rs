@@ -1,7 +1,7 @@
-//! The spans that a case expects, and the spans that its clients have.
+//! The spans that a case expects, and the spans that its clients create.
 //!
-//! A subscriber of `tracing` collects the spans. With the `opentelemetry` feature, an exporter for each client collects
-//! them as well. A case must pass with the subscriber and with the exporters.
+//! A subscriber of `tracing` collects the spans. With the `opentelemetry` feature, an exporter for each client also
+//! collects them. A case must pass with the subscriber and with the exporters.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};

@@ -99,7 +99,7 @@ fn contradicting_options_are_refused_by_name() {
 
 #[test]
 fn too_large_pool_size_is_refused_as_in_code() {
-    // The specification allows these values (non-negative integers of 32 bits), so they must not be ignored.
+    // The specification allows these values (non-negative 32-bit integers), so they must not be ignored.
     let refusals = [
         ("maxPoolSize=2000000", "maxPoolSize must be at most 1048575, got 2000000"),
         ("maxPoolSize=1048576", "maxPoolSize must be at most 1048575, got 1048576"),
@@ -144,7 +144,7 @@ fn invalid_value_of_a_protecting_option_is_refused() {
 
 #[test]
 fn invalid_value_of_a_relaxing_option_is_ignored_and_everything_is_checked() {
-    // The official cases require a warning. The result is TLS with every check.
+    // The official cases require a warning, and the result is TLS with every check.
     for option in ["tlsInsecure", "tlsAllowInvalidCertificates", "tlsAllowInvalidHostnames"] {
         for value in ["invalid", "True", ""] {
             let options = parse(&format!("mongodb://a/?{option}={value}"));

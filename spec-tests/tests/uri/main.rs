@@ -13,10 +13,10 @@
 //! # Invalid values that are refused although the specification ignores them
 //!
 //! The connection string specification requires that invalid values be ignored with a warning. wharf refuses them if
-//! ignoring them would leave the connection less protected: `tls`, `ssl`, `tlsDisableOCSPEndpointCheck`,
+//! ignoring them would leave the connection less protected. This concerns `tls`, `ssl`, `tlsDisableOCSPEndpointCheck`,
 //! `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`, `tlsCertificateKeyFile` or `proxyHost`. The suites
-//! have no cases about this. Their cases of `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames`
-//! pass unchanged: a warning, TLS, and every check.
+//! have no cases for this. Their cases for `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames`
+//! pass unchanged: the result is a warning, and TLS with every check.
 //!
 //! `newer.rs` contains cases of the specification that the fetched suites lack.
 #![cfg(not(loom))]

@@ -69,8 +69,8 @@ pub(super) fn files() -> Vec<PathBuf> {
     let mut files: Vec<_> = list(suite).filter(|path| path.is_dir()).flat_map(list).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     files.sort();
-    // PyMongo's copy has 13 more cases, about `srvAllowedHostsSuffix`, which the text of 2026-08-13 does not include
-    // yet.
+    // PyMongo's copy has 13 more cases, about `srvAllowedHostsSuffix`, which the specification does not include as of
+    // 2026-08-13.
     assert!(matches!(files.len(), 53 | 66), "{} files", files.len());
     files
 }

@@ -10,7 +10,7 @@ use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 use super::event;
 use super::watched::{Watched, id};
 
-/// An error of `getMore` after which a change stream resumes.
+/// An error from `getMore` after which a change stream resumes.
 fn resumable() -> Document {
     doc! { "errorCode": 6, "errorLabels": ["ResumableChangeStreamError"] }
 }

@@ -13,7 +13,7 @@ use wharf::client::{ChangeStream, TransactionOptions, WatchTarget};
 use wharf::{Client, ReadPreference};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
-/// Returns the reply of a mongos with this wire version to `hello`.
+/// Returns the `hello` reply of a mongos with this wire version.
 fn mongos(max_wire_version: i32) -> Document {
     doc! {
         "ok": 1, "isWritablePrimary": true, "msg": "isdbgrid", "helloOk": true, "minWireVersion": 0,
@@ -350,7 +350,7 @@ async fn stream_that_resumes_leaves_the_transaction_of_its_session_alone() {
 async fn stream_with_a_time_limit_resumes_after_a_connect_timeout() {
     let event = doc! { "_id": { "token": 1 }, "operationType": "insert" };
     let replies = vec![batch("firstBatch", vec![]), batch("firstBatch", vec![event])];
-    // How many of the next handshakes get no reply. The `getMore` is sent three times at most.
+    // How many of the next handshakes receive no reply. The `getMore` is sent at most three times.
     let (replies, hangs) = (Arc::new(Mutex::new(replies.into_iter())), Arc::new(AtomicU32::new(0)));
     let hung = hangs.clone();
     let server = ScriptedServer::start(move || {

@@ -92,7 +92,7 @@ async fn sessions_of_cancelled_operations_come_back_when_their_connections_are_d
         until("the connection is drained", || is_free(&client)).await;
     }
     assert_eq!(sessions(&server).len(), 1, "{:?}", server.commands());
-    // The server sessions of explicit sessions are returned as well.
+    // The server sessions of explicit sessions are also returned.
     for _ in 0..20 {
         let mut session = client.start_session().await.unwrap();
         let find = async { client.find("test", "c", doc! {}).session(&mut session).await };

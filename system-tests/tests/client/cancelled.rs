@@ -267,7 +267,7 @@ async fn cancelled_shutdown_can_be_repeated() {
     }
 }
 
-/// A transaction that stayed open would block others until the server ended it after a minute.
+/// A transaction that stayed open would block others until the server aborted it after a minute.
 #[tokio::test(start_paused = true)]
 async fn transaction_whose_commit_was_never_sent_is_aborted_with_its_session() {
     let (server, client) = server(primary()).await;

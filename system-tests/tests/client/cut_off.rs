@@ -1,4 +1,4 @@
-//! Transactions behind a load balancer whose operations are cancelled. Only a transaction's own connection leads to its
+//! Transactions with cancelled operations, behind a load balancer. Only a transaction's own connection leads to its
 //! server.
 
 use std::future::Future;

@@ -22,7 +22,7 @@ async fn operation_that_waits_for_a_primary_does_not_wait_for_the_other_servers(
     let primary = Server::start(move |command, _| {
         let mut reply = member("isWritablePrimary", 1);
         reply.insert("hosts", of_script.get().unwrap().to_vec());
-        // Long enough for the other server's check to begin. That check never ends.
+        // Long enough for the other server's check to begin. That check never completes.
         match is_awaitable(command) {
             true => Answer::Hang,
             false => Answer::After(Duration::from_millis(300), Box::new(Answer::Reply(reply))),
@@ -129,7 +129,7 @@ async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool()
     let of_pool = Arc::new(Mutex::new(0));
     let accepted = of_pool.clone();
     let server = Server::start(move |command, _| {
-        // These are the attempts of the pool, not of the monitor.
+        // These are the pool's attempts, not the monitor's.
         if is_handshake(command) && command.contains_key("backpressure") {
             let mut accepted = accepted.lock().unwrap();
             *accepted += 1;

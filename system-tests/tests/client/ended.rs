@@ -13,7 +13,7 @@ use super::cancelled::until;
 use super::repetitions::{client, count, lost_with_a_commit, primary, start};
 
 /// Starts a session whose transactions are repeated only for a short time, so that a client that wrongly repeats them
-/// fails soon.
+/// fails quickly.
 fn session(client: &Client) -> Session {
     let started = client.start_session().default_timeout(Duration::from_secs(1)).into_future();
     started.into_inner().unwrap()
@@ -106,7 +106,7 @@ fn transaction_without_a_runtime_fails_at_once() {
 }
 
 /// The body reports a failure that allows the transaction to be repeated, but without a runtime there is no timer for
-/// the pause before the repetition.
+/// the pause before it is repeated.
 #[test]
 fn repetition_without_a_runtime_does_not_pause() {
     let client = Client::from_uri("mongodb://localhost").unwrap();

@@ -87,7 +87,7 @@ async fn in_a_process_of_its_own() {
             let reply = others.run_command("admin", &count).await.unwrap();
             let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
             let found: Vec<_> = batch.into_iter().map(|operation| env_of(operation.unwrap())).collect();
-            // The connection for round trips opens while the monitor begins to wait.
+            // The connection that measures round trips opens as the monitor begins to wait.
             if found.len() >= expected {
                 break found;
             }

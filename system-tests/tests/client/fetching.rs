@@ -87,7 +87,7 @@ async fn balanced_cursor_whose_fetch_failed_keeps_its_connection_until_it_is_dro
         assert!(cursor.next().await.unwrap().is_some());
         cursor.next().await.unwrap_err();
         assert!(cursor.next().await.unwrap().is_none() && cursor.is_over());
-        // A command of another task. If the cursor were closed in the background, that would happen before this
+        // A command from another task. If the cursor were closed in the background, that would happen before this
         // command.
         client.run_command("test", &bson::rawdoc! { "ping": 1 }).await.unwrap();
         assert_eq!((in_use(&client), balancer.count("killCursors")), (1, 0));
@@ -277,7 +277,7 @@ async fn recovery_tokens_of_batches_and_commits_are_kept() {
 /// Retryable Writes, "Executing Retryable Write Commands": the retry of a commit avoids the mongos that failed.
 #[tokio::test(start_paused = true)]
 async fn repeated_commit_avoids_the_mongos_that_has_failed() {
-    // A choice between two servers is right by chance half of the time.
+    // A choice between two servers is right by chance half the time.
     for _ in 0..20 {
         let cluster = Cluster::of_mongos(2, |_, command, number| match (name(command).as_str(), number) {
             ("commitTransaction", 0) => failure(6, &["RetryableWriteError"]),

@@ -16,7 +16,7 @@ use super::cancelled::until;
 use super::cut_off;
 use super::repetitions::{client, count, primary, service, standalone, start};
 
-/// Longer than any wait of the tests on the paused clock.
+/// Longer than any wait in these tests on the paused clock.
 const LONG: Duration = Duration::from_secs(60);
 
 fn mongos() -> Document {

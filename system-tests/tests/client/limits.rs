@@ -19,7 +19,7 @@ fn batch(field: &str, id: i64) -> Answer {
     Answer::Reply(doc! { "ok": 1, "cursor": { "id": id, "ns": "test.c", field: [{ "_id": 1 }] } })
 }
 
-/// Waits until the server has received this command. Returns the command and the time that the wait took.
+/// Waits until the server has received this command. Returns the command, and how long the wait took.
 async fn arrival(server: &ScriptedServer, wanted: &str) -> (Document, Duration) {
     let begun = Instant::now();
     loop {
@@ -138,7 +138,7 @@ async fn failed_get_more_of_a_transaction_is_transient() {
     assert!(error.has_label("TransientTransactionError"), "{error}");
 }
 
-/// Returns the reason why a cursor is refused before anything is sent.
+/// Returns why a cursor is refused before anything is sent.
 async fn refusal(client: &Client, find: &bson::RawDocument, mode: TimeoutMode, cursor_type: CursorType) -> String {
     let opening = client.cursor(Operation::read("test", find)).timeout_mode(mode).cursor_type(cursor_type);
     let error = opening.await.unwrap_err();

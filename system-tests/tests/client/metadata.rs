@@ -214,7 +214,7 @@ async fn single_client_sends_what_was_appended_with_its_next_connection() {
         let client = single::Client::new(options).unwrap();
         let ping = || {
             client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
-            // The server closes the connection, so that the next ping opens a new connection.
+            // The server closes the connection, so the next ping opens a new one.
             client.run_command("admin", &rawdoc! { "close": 1 }).unwrap_err();
         };
         ping();

@@ -60,7 +60,7 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
     // The check that found the server, and the next check, which is waiting.
     events.after(0, |event| matches!(event, TopologyEvent::ServerHeartbeatStarted { awaited: true, .. })).await;
     assert!(client.shutdown(Duration::from_secs(5)).await);
-    // The pools are closed, and the monitor ends in a separate task.
+    // The pools are closed, and the monitor shuts down in a separate task.
     events.after(0, |event| matches!(event, TopologyEvent::TopologyClosed { .. })).await;
     let names: Vec<_> = events.all().iter().map(TopologyEvent::name).collect();
     assert_eq!(
@@ -136,7 +136,7 @@ async fn two_connections_monitor_each_server_while_streaming_and_one_while_polli
         }
         let counted = set.clone();
         let counts = blocking(move || (0..3).map(|member| connections_of(&counted, member, &name)).collect::<Vec<_>>());
-        // The commands that count use separate connections, without the application name.
+        // The counting commands use separate connections, without the application name.
         assert_eq!(counts.await, [each; 3], "{mode:?}");
         assert!(client.shutdown(Duration::from_secs(5)).await);
     }

@@ -59,7 +59,7 @@ async fn comment_goes_with_the_further_batches_from_wire_version_9_on() {
     }
 }
 
-/// CRUD, "Read preferences and server selection" of aggregations that write their results.
+/// CRUD, "Read preferences and server selection", for aggregations that write their results.
 #[tokio::test]
 async fn aggregation_that_writes_goes_to_the_primary_while_a_server_is_older_than_wire_version_13() {
     let secondary = ReadPreference::new(ReadPreferenceMode::Secondary);
@@ -71,7 +71,7 @@ async fn aggregation_that_writes_goes_to_the_primary_while_a_server_is_older_tha
         client.run(Operation::read("test", &out).read_preference(&secondary)).await.unwrap();
         let sent: Vec<_> = servers.iter().map(|server| named(server, "aggregate")).collect();
         assert_eq!((sent[expected].len(), sent[1 - expected].len()), (1, 0), "wire versions {versions:?}");
-        // The server receives the read preference by which it was selected.
+        // The server receives the read preference that was used to select it.
         let preference = sent[expected][0].get_document("$readPreference").cloned().ok();
         assert_eq!(preference, (expected == 1).then(|| doc! { "mode": "secondary" }), "wire versions {versions:?}");
         client.run(Operation::read("test", &reads).read_preference(&secondary)).await.unwrap();
@@ -101,7 +101,7 @@ async fn change_stream_without_sessions_has_none() {
         let sent = named(&server, of);
         assert!(sent.len() == 1 && !sent[0].contains_key("lsid"), "{sent:?}");
     }
-    // An explicit session is an error.
+    // An explicit session causes an error.
     let mut session = client.start_session().await.unwrap();
     let refused = client.watch(WatchTarget::Collection("test", "c"), ()).session(&mut session).await.unwrap_err();
     assert!(matches!(refused, wharf::ClientError::Session(_)), "{refused}");

@@ -40,7 +40,7 @@ async fn time_that_retries_use_up_is_a_timeout() {
     assert!(error.to_string().contains("timeoutMS"), "{error}");
 }
 
-/// The server relents after this many refusals, so that the test ends.
+/// The server stops refusing after this many refusals, so that the test terminates.
 const ENDLESS: usize = 1_000;
 
 fn refusing(wanted: &'static str, code: i32) -> impl Fn(&Document, usize) -> Answer + Clone + Send + 'static {

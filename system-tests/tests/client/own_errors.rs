@@ -1,4 +1,4 @@
-//! Transactions whose bodies return errors of the application.
+//! Transactions whose bodies return the application's own errors.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +12,7 @@ use wharf_testbed::scripted::{Answer, name};
 
 use super::cluster::{Cluster, failure, ok};
 
-/// The error of an application.
+/// An application's error.
 #[derive(Debug)]
 enum OrderError {
     SoldOut,

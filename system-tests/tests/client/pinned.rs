@@ -14,7 +14,7 @@ use super::cluster;
 use super::cut_off::{insert, usual};
 use super::repetitions::standalone;
 
-/// How many times to repeat a test whose outcome could be right by chance half of the time.
+/// How many times to repeat a test whose outcome could be right by chance half the time.
 const ROUNDS: usize = 10;
 
 /// How many times an operation that finds overloaded servers is attempted.

@@ -203,7 +203,7 @@ async fn failed_checks_are_half_a_second_apart() {
 }
 
 /// The test plan, "Node is recovering" error from a write concern error, and "Network error writing to primary". The
-/// test also covers the errors of the command itself.
+/// test also covers errors from the command itself.
 #[tokio::test(start_paused = true)]
 async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
     let shutting_down =

@@ -1,4 +1,4 @@
-//! The log messages of a client about monitoring and its pools, and the prose tests of Command Logging and Monitoring.
+//! A client's log messages about monitoring and its pools, and the prose tests of Command Logging and Monitoring.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -171,7 +171,7 @@ fn operation_that_waits_again_for_its_retry_says_so_once() {
     tracing::subscriber::with_default(kept.clone(), || {
         runtime.block_on(async {
             let set = Cluster::replica_set(1, |_, _, number| match number {
-                // The second attempt also waits, because the server is unknown then.
+                // The second attempt also waits, because the server is unknown at that point.
                 0 => Answer::Close,
                 _ => ok(),
             })
@@ -222,7 +222,7 @@ fn lengths(messages: &[Message], text: &str, field: &str) -> Vec<usize> {
     with_text.map(|message| message[field].chars().count()).collect()
 }
 
-/// The ellipsis of a truncated text.
+/// The ellipsis at the end of truncated text.
 const ELLIPSIS: usize = "...".len();
 
 /// "Test 1: Default truncation limit".

@@ -12,7 +12,7 @@ use wharf_testbed::scripted::{Answer, name};
 
 use super::cluster::{Cluster, after, batch, failure, ok};
 
-/// How many times to repeat a test whose outcome could be right by chance half of the time.
+/// How many times to repeat a test whose outcome could be right by chance half the time.
 const ROUNDS: usize = 20;
 
 fn find() -> RawDocumentBuf {

@@ -1,7 +1,7 @@
-//! The prose tests of Client Backpressure, and the prose tests of retries that concern overload, on a server that
-//! follows a script, in virtual time. The pauses depend on real random numbers, so a test repeats an operation until
-//! its pauses come close to their bounds. The unit tests of `src/client/session/retry.rs` cover the smallest and the
-//! largest random number.
+//! The prose tests of Client Backpressure, and the retry prose tests that concern overload, on a server that follows a
+//! script, in virtual time. The pauses depend on real random numbers, so a test repeats an operation until its pauses
+//! come close to their bounds. The unit tests of `src/client/session/retry.rs` cover the smallest and the largest
+//! random number.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -39,7 +39,7 @@ async fn cleared_pool_is_a_transient_error_of_a_transaction() {
     assert!(error.has_label("TransientTransactionError"), "{error:?}");
 }
 
-/// "Options Inside Transaction Prose Tests" 1.0, also with the write concern of the client.
+/// "Options Inside Transaction Prose Tests" 1.0, and the same with the write concern of the client.
 #[tokio::test(start_paused = true)]
 async fn write_concern_from_outside_does_not_reach_into_a_transaction() {
     let set = Cluster::replica_set(1, |_, _, _| ok()).await;

@@ -138,7 +138,7 @@ async fn request_during_a_check_is_met_by_its_end() {
     let parameters = "replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=30000&serverSelectionTimeoutMS=1000";
     let (client, _) = server.client(parameters);
     client.run(Operation::read("test", &rawdoc! { "ping": 1 })).await.unwrap_err();
-    // The operation requested a check while a check was in progress, and had ended by the time that check completed.
+    // The operation requested a check while another was in progress, and had finished by the time that one completed.
     sleep(Duration::from_secs(20)).await;
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500]), "{times:?}");
@@ -209,8 +209,8 @@ async fn streamed_replies_change_the_description_at_once_and_are_no_round_trips(
     assert!(start.elapsed().as_millis().abs_diff(6000) < 20, "{:?}", start.elapsed());
     assert!(client.status().servers[0].average_round_trip_time.unwrap() < Duration::from_millis(100));
     sleep(Duration::from_secs(15)).await;
-    // One request gets all replies, and is passed to the script once for each reply. Round trips are measured every ten
-    // seconds on a second connection.
+    // One request receives all replies, and is passed to the script once for each of them. Round trips are measured
+    // every ten seconds on a second connection.
     assert_eq!(server.times(|command| is_awaitable(command) && command.contains_key("topologyVersion")).len(), 3);
     assert_eq!(server.times(is_handshake).len(), 2, "{address}");
     let pings = server.times(|command| is_hello(command) && !is_handshake(command) && !is_awaitable(command));
@@ -310,7 +310,7 @@ async fn dropped_client_leaves_no_task_and_no_connection() {
         assert!(metrics.num_alive_tasks() > before);
         let start = Instant::now();
         drop(client);
-        // The tasks serving a connection end when it is closed.
+        // The tasks serving a connection finish when it is closed.
         while metrics.num_alive_tasks() > before {
             tokio::task::yield_now().await;
         }
@@ -338,8 +338,8 @@ async fn load_balancer_is_not_monitored() {
     assert_eq!(events.count("ServerHeartbeatStarted"), 0);
 }
 
-/// For each await point of the monitor: the runtime ends while the monitor is waiting there, and another runtime takes
-/// over.
+/// For each await point of the monitor: the runtime shuts down while the monitor is waiting there, and another runtime
+/// takes over.
 #[test]
 fn runtime_may_end_at_any_point_of_a_check() {
     let of_server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

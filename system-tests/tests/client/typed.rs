@@ -29,7 +29,7 @@ async fn collection(name: &str) -> (Arc<Mongod>, Client) {
     (server, client)
 }
 
-/// A value that serde cannot write.
+/// A value that serde cannot serialize.
 struct Unwritable;
 
 impl Serialize for Unwritable {

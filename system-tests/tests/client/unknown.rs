@@ -55,7 +55,7 @@ async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_a
         // The server reports its new role a second later.
         _ if is_awaitable(command) && number == 0 => after(1_000, Answer::More(member("secondary", 2))),
         _ if is_awaitable(command) => Answer::Hang,
-        // The handshakes of the monitor, of the pool and of the round-trip measurements.
+        // The handshakes of the monitor, the pool and the round-trip measurements.
         _ if number < 3 => after(300, Answer::Reply(member("isWritablePrimary", 1))),
         _ => Answer::Reply(member("isWritablePrimary", 1)),
     })
@@ -80,8 +80,7 @@ async fn round_trip_of_a_streaming_server_is_measured_at_once_when_it_is_known_a
     assert!(average < Duration::from_millis(100) && begun.elapsed() < Duration::from_secs(1), "{average:?}");
 }
 
-/// Returns a client that polls every ten seconds. An operation has lost its connection six seconds after the first
-/// check.
+/// Returns a client that polls every ten seconds. Six seconds after the first check, an operation lost its connection.
 async fn lost_in_a_pause() -> (Server, Client, Events) {
     let server = Server::start(|command, number| match name(command).as_str() {
         "ping" if number == 0 => Answer::Close,
@@ -110,7 +109,7 @@ async fn lost_connection_does_not_put_off_a_requested_check() {
     let (server, client, events) = lost_in_a_pause().await;
     let begun = Instant::now();
     client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
-    // The last check ended six seconds earlier.
+    // The last check finished six seconds earlier.
     assert!(begun.elapsed() < Duration::from_millis(20), "{:?}", begun.elapsed());
     assert_eq!((server.times(is_handshake).len(), events.count("ServerHeartbeatFailed")), (4, 0));
 }
@@ -126,7 +125,7 @@ async fn operation_that_fails_together_with_a_check_does_not_cancel_the_next_one
             tokio::task::block_in_place(|| ping_may_close.lock().unwrap().recv().unwrap());
             Answer::Close
         }
-        // The check after the handshakes of the monitor and of the pool.
+        // The check after the handshakes of the monitor and the pool.
         _ if number == 2 => Answer::Close,
         _ => Answer::Reply(standalone()),
     })

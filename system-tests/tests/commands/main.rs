@@ -16,7 +16,7 @@ mod requests;
 mod runtimes;
 mod timeouts;
 
-/// The time after which a test that hangs fails.
+/// The time limit after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
 async fn start() -> EmbeddedServer {

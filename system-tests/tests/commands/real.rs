@@ -90,7 +90,7 @@ async fn every_compressor_is_used_in_both_directions() {
         let echo = rawdoc! { "hostInfo": 1, "comment": "a".repeat(10_000) };
         pool.run_command("admin", &echo).await.unwrap();
         // This command is cancelled after it has been sent, and its connection is drained. The reply that the drain
-        // reads is compressed as well.
+        // reads is also compressed.
         let mut connection = pool.check_out().await.unwrap();
         let cancelled = tokio::time::timeout(Duration::from_micros(1), connection.run_command("admin", &status)).await;
         drop((connection, cancelled));

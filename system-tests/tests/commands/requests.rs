@@ -171,7 +171,7 @@ async fn bytes_after_the_last_of_several_replies_are_refused() {
             database: None,
             sequences: &[],
         };
-        // Both replies are in one write, so that the client reads them at once.
+        // Both replies are in one write, so that the client reads them together.
         let mut both = Vec::new();
         op_msg::encode(&reply(601, id), 1000, &mut both).unwrap();
         op_msg::encode(&reply(602, 601), 1000, &mut both).unwrap();

@@ -1,4 +1,4 @@
-//! How drains end if the reply does not arrive, does not end, or is invalid.
+//! How drains end if the reply never arrives, never completes, or is invalid.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedSer
 
 use super::AGES;
 
-/// Returns a ready pool with these options, and the reasons why its connections are closed.
+/// Returns a ready pool with these options, and the reasons for which its connections are closed.
 fn pool(server: &EmbeddedServer, set: impl FnOnce(Options) -> Options) -> (Pool<Endpoint>, Ends) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let sender = Arc::new(Mutex::new(sender));

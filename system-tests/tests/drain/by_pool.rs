@@ -18,7 +18,7 @@ use super::AGES;
 struct Mock(Arc<Gates>);
 
 struct Gates {
-    /// A permit for each drain that may end.
+    /// A permit for each drain that may finish.
     gate: Semaphore,
     begun: Notify,
     /// The condition in which drains leave connections.
@@ -256,7 +256,7 @@ async fn check_out_that_is_gone_before_its_drain_is_closed_keeps_no_capacity() {
         assert_eq!(pool.status().total, 1);
         mock.0.close_gate.add_permits(1);
         until(&pool, 0).await;
-        // The next drain can be displaced as well.
+        // The next drain can also be displaced.
         for id in 2..=4 {
             let mut connection = tokio::time::timeout(AGES, pool.check_out()).await.unwrap().unwrap();
             assert_eq!(connection.id(), id);

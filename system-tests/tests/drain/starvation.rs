@@ -20,7 +20,7 @@ use super::AGES;
 enum After {
     /// The connection is closed.
     Close,
-    /// The connection is drained for at most `most`, and closed if the reply has not arrived in this time.
+    /// The connection is drained for at most `most`, and closed if the reply has not arrived by then.
     Drain { most: Duration, reply: Option<Duration> },
 }
 
@@ -101,7 +101,7 @@ impl Scene {
         Self { pool, opened, counted }
     }
 
-    /// Runs one command within `limit`, which the server answers at once or never. Returns whether it succeeded.
+    /// Runs one command, which the server answers at once or never, within `limit`. Returns whether it succeeded.
     async fn ping(&self, limit: Duration, answered: bool) -> bool {
         let deadline = Instant::now() + limit;
         let Ok(mut connection) = self.pool.check_out_until(deadline).await else { return false };

@@ -7,7 +7,7 @@ use wharf_testbed::scripted::{Answer, Script, ScriptedServer, name};
 
 use super::*;
 
-/// The error of a check-out, and whether the failure sink was told to clear the pool.
+/// The error from a check-out, and whether the failure sink was told to clear the pool.
 struct Failed {
     error: CheckOutError,
     clears_pool: bool,

@@ -1,4 +1,4 @@
-//! Commands on connections of a pool.
+//! Commands on a pool's connections.
 
 use tokio::sync::watch;
 use wharf::{Clear, Command, Connection, ConnectionClosedReason, OperationError, Pool, PoolEvent};

@@ -196,8 +196,8 @@ async fn second_reply_is_refused() {
     assert!(matches!(error, WireError::Unasked { .. }), "{error}");
 }
 
-/// Returns a text of line breaks, escape sequences and changes of writing direction. Its length is about a quarter of
-/// the limit for a reply of the handshake.
+/// Returns text made of line breaks, escape sequences and changes of writing direction. Its length is about a quarter
+/// of the limit for a reply of the handshake.
 fn hostile_text() -> String {
     "all is well\r\n[ERROR] \u{1b}[2J\u{202e}".repeat(9_000)
 }
@@ -357,7 +357,7 @@ async fn server_that_closes_instead_of_answering_hello_may_require_tls() {
     };
     let (error, ()) = tokio::join!(endpoint.connect(), serving);
     let error = error.unwrap_err();
-    // The server may also be overloaded, and the specification requires the labels for that.
+    // The server may also be overloaded, and the specification requires the labels in that case.
     assert_refused(&error, Stage::Hello, OVERLOADED);
     assert_eq!(cause::<io::Error>(&error).kind(), io::ErrorKind::UnexpectedEof);
     let expected = "the server closed the connection; if every connection ends like this, the server may require TLS: \

@@ -38,7 +38,7 @@ const DUPLICATE_KEY: i32 = 11000;
 pub enum Kind {
     /// Inserts a document with an `_id` that no other operation uses.
     Insert,
-    /// Adds one to the counter of the task.
+    /// Adds one to the task's counter.
     Increment,
     /// Reads the document that the task last inserted.
     Read,
@@ -140,7 +140,7 @@ impl Load {
         successes.wait_for(|&now| now >= from + operations).await.unwrap();
     }
 
-    /// Measures for two seconds how many operations succeed in a second.
+    /// Measures for two seconds how many operations succeed per second.
     pub async fn rate(&self) -> f64 {
         let (begun, before) = (Instant::now(), self.successes());
         tokio::time::sleep(USUAL).await;
@@ -150,11 +150,11 @@ impl Load {
     /// Waits until the throughput has recovered. Returns `None` if it does not recover within `limit`.
     ///
     /// A replica set may be slower for every client after an election: another member is the primary, and the
-    /// secondaries may read from different members than before. So in the second half of the time, a new client runs
-    /// the same load as the old client, at the same time. The throughput then also counts as recovered if, in the same
-    /// second, the old client reaches at least 90 % of the new client's rate, and both together reach at least half of
-    /// the usual rate. So the old client must reach about a quarter of the usual rate. The comparison takes at least
-    /// two seconds, however long the new client takes to start.
+    /// secondaries may read from different members than before. So in the second half of `limit`, a new client runs the
+    /// same load alongside the old client. The throughput then also counts as recovered if, in the same second, the old
+    /// client reaches at least 90 % of the new client's rate, and both together reach at least half the usual rate. The
+    /// old client must therefore reach about a quarter of the usual rate. The comparison takes at least two seconds,
+    /// however long the new client takes to start.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
         if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {
@@ -174,8 +174,8 @@ impl Load {
         regained
     }
 
-    /// Waits for a second that `is_enough` accepts, given the load's successes, the successes of `others`, and the
-    /// elapsed seconds. Returns whether there was such a second in time.
+    /// Waits until `is_enough` accepts the figures of a one-second window: the load's successes, those of `others`, and
+    /// the elapsed seconds. Returns whether it did so in time.
     async fn has_second(
         &self,
         others: impl Fn() -> f64,
@@ -371,7 +371,7 @@ impl Outcome {
         documents
     }
 
-    /// Waits until no pool has a connection in use or being established, or a waiter.
+    /// Waits until no pool has waiters, or connections in use or being established.
     pub async fn check_pools(&self) {
         let deadline = Instant::now() + SETTLING;
         loop {

@@ -24,7 +24,7 @@ async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
-/// Runs a scenario, which must end within its bound.
+/// Runs a scenario, which must finish within its bound.
 async fn within<T>(bound: Duration, scenario: impl Future<Output = T>) -> T {
     tokio::time::timeout(bound, scenario).await.unwrap_or_else(|_| panic!("not over within {bound:?}"))
 }

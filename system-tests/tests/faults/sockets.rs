@@ -1,4 +1,4 @@
-//! How many sockets a client opens. Only the test with a load waits for its turn. The other tests measure no times, and
+//! How many sockets a client opens. Only the test with a load waits for its turn. The other tests take no timings, and
 //! do not slow down the tests that do.
 
 use std::pin::pin;
@@ -31,7 +31,7 @@ async fn sockets(set: &Arc<ReplicaSet>, app_name: &'static str) -> [usize; 3] {
     blocking(move || [0, 1, 2].map(of)).await
 }
 
-/// Asks the members until the counts match.
+/// Polls the members until the counts match.
 async fn reaches(set: &Arc<ReplicaSet>, app_name: &'static str, expected: [usize; 3]) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

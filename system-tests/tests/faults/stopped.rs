@@ -15,7 +15,7 @@ use super::{blocking, turn, within};
 
 /// Tells the child which replica set to use.
 const SET: &str = "WHARF_TEST_STOPPED_CLIENT_SET";
-/// How long the client process is stopped. With [`LIMITS`], a check of a server takes at most 2.5 s, a server selection
+/// How long the client process is stopped. With [`LIMITS`], a server check takes at most 2.5 s, and a server selection
 /// at most 5 s.
 const STOPPED: Duration = Duration::from_secs(8);
 const LIMITS: &str = "heartbeatFrequencyMS=500&connectTimeoutMS=2000&serverSelectionTimeoutMS=5000";
@@ -37,7 +37,7 @@ async fn client_that_was_stopped_fails_no_operation() {
             assert_ne!(output.read_line(&mut said).await.unwrap(), 0, "the child has ended: {said}");
         }
         signal(&child, "STOP").await;
-        // The process is stopped for this time, which is the fault under test.
+        // The process stays stopped for this long, which is the fault under test.
         tokio::time::sleep(STOPPED).await;
         signal(&child, "CONT").await;
         child.stdin.take().unwrap().write_all(b"go on\n").await.unwrap();

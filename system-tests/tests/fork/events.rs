@@ -59,7 +59,7 @@ fn recorder() -> (Arc<Mutex<Vec<PoolEvent>>>, impl Fn(&PoolEvent) + Send + Sync 
     (events, subscriber)
 }
 
-/// The specification requires a forked pool to clear itself. For a subscriber it remains the same pool, whose
+/// The specification requires a forked pool to clear itself. To a subscriber, it remains the same pool, whose
 /// connections are closed in the child.
 pub fn counts_from_events_add_up_in_the_child() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();

@@ -368,12 +368,12 @@ async fn settle() {
 struct Parent {
     mock: Mock,
     pool: Pool<Mock>,
-    /// Taken only in children.
+    /// This is taken only in children.
     held: Option<Connection<Mock>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
     rounds: Arc<AtomicU32>,
     stop: Arc<AtomicBool>,
-    // Dropped last: the pool's tasks run on it.
+    // This is dropped last, because the pool's tasks run on it.
     runtime: Runtime,
 }
 
@@ -396,7 +396,7 @@ impl Parent {
             })
             .build()
             .unwrap();
-        // A subscriber may use the pool even at the child's first event.
+        // A subscriber may use the pool even during the child's first event.
         pool.subscribe({
             let (pool, counters) = (pool.clone(), mock.clone());
             move |event: &PoolEvent| {
@@ -547,7 +547,7 @@ fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32
         let first = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         let second = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         ensure(first.is_ours() && second.is_ours(), Wrong::AParentsConnection)?;
-        // The ids continue the parent's ids, because for a subscriber it is the same pool after a clear.
+        // The ids continue the parent's ids, because to a subscriber, it is the same pool after a clear.
         ensure((first.id(), first.generation()) == (u64::from(SIZE) + 1, 1), Wrong::AParentsConnection)?;
         drop((first, second));
         drop(pool.check_out().await.map_err(|_| Wrong::NotServed)?);
@@ -562,7 +562,7 @@ fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32
     })
 }
 
-/// The number of seconds that a child may take. After that the operating system ends it.
+/// The number of seconds that a child may take. After that, the operating system kills it.
 const DEADLINE: u32 = 20;
 
 /// Forks, runs a function in the child, and panics unless the child reports success.
@@ -574,7 +574,7 @@ fn in_child(name: &str, run: impl FnOnce() -> Result<(), Wrong>) {
     let pid = unsafe { libc::fork() };
     assert_ne!(pid, -1, "fork failed");
     if pid == 0 {
-        // SAFETY: the signal has no handler, so it ends the process.
+        // SAFETY: the signal has no handler, so it terminates the process.
         unsafe { libc::alarm(DEADLINE) };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         let wrong = outcome.unwrap_or(Err(Wrong::Panicked)).err().unwrap_or(Wrong::Nothing);

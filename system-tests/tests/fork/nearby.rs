@@ -62,7 +62,7 @@ const MAY_FORK: i32 = 1;
 #[allow(unsafe_code)]
 fn forks(event: &PoolEvent) {
     if matches!(event, PoolEvent::ConnectionCheckOutStarted { .. }) && FORKED.load(Ordering::SeqCst) == MAY_FORK {
-        // SAFETY: as in `in_child`: the child runs the parent's code, without locks, and ends with `_exit`.
+        // SAFETY: as in `in_child`: the child runs the parent's code, without locks, and exits with `_exit`.
         FORKED.store(unsafe { libc::fork() }, Ordering::SeqCst);
     }
 }
@@ -77,7 +77,7 @@ pub fn child_that_goes_on_with_a_check_out_keeps_no_note_of_the_parents_pool() {
     let pid = FORKED.load(Ordering::SeqCst);
     assert_ne!(pid, -1, "fork failed");
     if pid == 0 {
-        // SAFETY: the signal has no handler, so it ends the process.
+        // SAFETY: the signal has no handler, so it terminates the process.
         unsafe { libc::alarm(DEADLINE) };
         // The connection may belong to the parent.
         std::mem::forget(outcome);

@@ -239,7 +239,7 @@ async fn scrape_has_pools_and_commands() {
     }
 }
 
-/// A replica set of one server, which holds six accounts of 100 each, and a client of it.
+/// A replica set of one server, which holds six accounts of 100 each, and a client for it.
 struct Bank {
     client: Client,
     admin: DirectConnection,
@@ -288,7 +288,7 @@ impl Bank {
         [0, 1].map(|index| batch[index].as_document().unwrap().get_i64("balance").unwrap())
     }
 
-    /// Makes commands of this name fail.
+    /// Makes commands with this name fail.
     async fn fail(&mut self, command: &str, mode: impl Into<bson::Bson>, how: Document) {
         let mut data = doc! { "failCommands": [command] };
         data.extend(how);
@@ -296,7 +296,7 @@ impl Bank {
         self.admin.run_command("admin", &RawDocumentBuf::try_from(fail_point).unwrap()).await.unwrap();
     }
 
-    /// Turns the fail point off. Returns how many times it was triggered since it was set.
+    /// Turns the fail point off. Returns how many times it has been triggered since it was set.
     async fn failed(&mut self) -> i32 {
         let off = rawdoc! { "configureFailPoint": "failCommand", "mode": "off" };
         let count = self.admin.run_command("admin", &off).await.unwrap().get_i32("count").unwrap();

@@ -33,8 +33,8 @@ fn refused(index: i32) -> Document {
     doc! { "ok": 0, "idx": index, "code": 11_000, "errmsg": "E11000 duplicate key", "n": 0 }
 }
 
-/// Starts a server that accepts at most two writes in a command. `answers` gets the name of a command, and its index
-/// among the commands of that name.
+/// Starts a server that accepts at most two writes in a command. `answers` receives the name of a command, and its
+/// index among the commands with that name.
 async fn start(
     parameters: &str,
     answers: impl Fn(&str, usize) -> Document + Clone + Send + 'static,

@@ -39,8 +39,8 @@ async fn collection<T>(name: &str) -> (Arc<Mongod>, Collection<T>) {
     (server, collection)
 }
 
-/// Starts a primary that answers commands other than `hello` with `answer`, and a client for it. `answer` gets the
-/// command's index among the commands of that name.
+/// Starts a primary that answers commands other than `hello` with `answer`, and a client for it. `answer` receives the
+/// command's index among the commands with the same name.
 async fn scripted(
     parameters: &str,
     answer: impl Fn(&Document, usize) -> Answer + Clone + Send + 'static,

@@ -25,7 +25,7 @@ pub struct Cost {
     pub instructions: f64,
     /// The program's locked instructions, by address.
     pub locked: Vec<Locked>,
-    /// The program's functions and their instructions, without those instructions that only some rounds execute.
+    /// The program's functions and their instructions, except instructions that only some rounds execute.
     pub inside: BTreeMap<String, u64>,
     /// Functions of other objects (libc, the system) and their instructions.
     pub outside: BTreeMap<String, u64>,

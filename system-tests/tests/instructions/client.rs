@@ -171,7 +171,7 @@ fn answer(mut stream: TcpStream, has_sessions: bool) {
         reply
     });
     let mut request = [0; 4096];
-    // Each request arrives alone and complete. Decoding it would add to the measured cost.
+    // Each request arrives whole and on its own. Decoding it would add to the measured cost.
     while let Ok(header::LENGTH..) = stream.read(&mut request) {
         let reply = if request[26..].starts_with(b"ping") { &mut done } else { &mut hello };
         reply[8..12].copy_from_slice(&request[4..8]);

@@ -147,8 +147,8 @@ fn answer(mut stream: TcpStream) {
         Outgoing { request_id: 1, response_to: 0, flags: Flags::NONE, body: &body, database: None, sequences: &[] };
     encode(&message, 48_000_000, &mut reply).unwrap();
     let mut request = [0; 4096];
-    // Each request arrives alone and complete. The message's content does not matter, and decoding it would add to the
-    // measured cost.
+    // Each request arrives whole and on its own. The message's content does not matter, and decoding it would add to
+    // the measured cost.
     while let Ok(header::LENGTH..) = stream.read(&mut request) {
         let (request_id, response_to) = (&request[4..8], &mut reply[8..12]);
         response_to.copy_from_slice(request_id);

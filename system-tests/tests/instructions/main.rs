@@ -1,9 +1,9 @@
 //! The cost of a check-out and its check-in on the hit path, in counts of instructions, locked instructions, and calls
 //! outside the program, such as the allocator, the system and the clock.
 //!
-//! Timings depend on the machine and on other load on it. These counts do not, so they can be asserted. Each program
-//! runs under callgrind with N and with 2N rounds. The difference is the cost of N rounds, because start-up, warm-up
-//! and the test harness cancel out.
+//! Timings depend on the machine and its load. These counts do not, so they can be asserted. Each program runs under
+//! callgrind with N and with 2N rounds. The difference is the cost of N rounds, because start-up, warm-up and the test
+//! harness cancel out.
 //!
 //! The tests run only on Linux on `x86_64`, because the bounds and the definition of a locked instruction are specific
 //! to that architecture. The tests need valgrind and objdump, so they are ignored by default:
@@ -43,7 +43,7 @@ const CORE_INSTRUCTIONS_WITHOUT_METRICS: f64 = 68.0;
 const POOL_INSTRUCTIONS: f64 = 114.0;
 const POOL_INSTRUCTIONS_WITHOUT_METRICS: f64 = 90.0;
 
-/// The same operations, with connections that are checked before a use if they were idle for longer than a second.
+/// The same operations, with connections that are checked before use if they have been idle for longer than a second.
 /// Measured: 135.
 const POOL_INSTRUCTIONS_WITH_CHECKS: f64 = 142.0;
 

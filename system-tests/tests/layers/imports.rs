@@ -20,8 +20,8 @@ pub fn uses() -> Uses {
     let codes = codes();
     let paths: BTreeMap<&Module, Vec<Named>> = codes.iter().map(|(module, code)| (module, paths(code))).collect();
     let mut exports = Exports::new();
-    // A re-export may refer to another re-export. Each pass resolves one more level, and rooms are not nested more
-    // deeply.
+    // A re-export may refer to another re-export. Each pass resolves one more level, and rooms are not nested any
+    // deeper than that.
     for _ in 0..4 {
         let mut found = Exports::new();
         for (&module, paths) in &paths {

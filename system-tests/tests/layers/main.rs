@@ -14,7 +14,7 @@ use wharf_system_tests::{root, rust_files};
 /// except modules that are separate rooms.
 const FLOORS: &[&[&str]] = &[
     &["text"],
-    // The wing `pool`.
+    // The `pool` wing.
     &["pool::sync"],
     &["pool::condition", "pool::options", "pool::service_id"],
     &["pool::holder"],
@@ -25,11 +25,11 @@ const FLOORS: &[&[&str]] = &[
     &["pool"],
     // Outside the wings: the modules that present a pool to people and programs.
     &["telemetry"],
-    // The wing `endpoint`.
+    // The `endpoint` wing.
     &["endpoint::options"],
     &["endpoint::wire"],
     &["endpoint"],
-    // The wing `client`.
+    // The `client` wing.
     &["client::object_id"],
     &["client::topology"],
     &["client::selection"],

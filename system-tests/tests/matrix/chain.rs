@@ -1,5 +1,5 @@
 //! All components together: a name in DNS, a SOCKS5 proxy with a login, TLS, SCRAM and zstd, in a pool that is built
-//! from one connection string. The tests also cover the errors when any link of this chain is broken.
+//! from one connection string. The tests also cover the errors that occur when any link in this chain is broken.
 
 use wharf::ResolveError;
 use wharf::endpoint::hickory_resolver::TokioResolver;

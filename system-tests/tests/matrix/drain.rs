@@ -48,7 +48,7 @@ async fn cancelled_commands_cost_no_connection_with_or_without_compression() {
         };
         tokio::time::timeout(AGES, settled).await.expect("the connections are not drained in time");
         assert_eq!(Secured::connections_created(&root).await, before, "{compressors:?}");
-        // On each connection, the next command gets its own reply, and still runs as the same user.
+        // On each connection, the next command receives its own reply, and still runs as the same user.
         let mut held = Vec::new();
         for _ in 0..CONNECTIONS {
             let mut connection = pool.check_out().await.unwrap();

@@ -1,7 +1,7 @@
 //! Every real component in a pool, on its own and in combination with the others.
 //!
 //! This is the plan for all tests that run against real components, whichever file they are in. For each component, it
-//! lists the behaviour that must work, and the errors when the component fails. Tests of this file are named by their
+//! lists the behaviour that must work, and the errors when the component fails. Tests in this file are named by their
 //! module, and other tests by file and module, without `spec-tests/`.
 //!
 //! | what | component | test |
@@ -57,8 +57,8 @@
 //! | | | `reauthentication::failed_reauthentication_is_reported_and_closes_the_connection` |
 //! | | PLAIN, each way to end it | `reauthentication::reauthentication_reports_how_it_ended` |
 //!
-//! All tests assert the labels of overload. They are present if the connection fails because of the network before
-//! hello completes. They are absent if name resolution, the proxy, the certificate check or authentication fails (CMAP,
+//! All tests assert the overload labels. They are present if the connection fails because of the network before hello
+//! completes. They are absent if name resolution, the proxy, the certificate check or authentication fails (CMAP,
 //! "Backpressure-enabled"). A mongod that rejects a client's certificate closes without an alert, which a client cannot
 //! tell from overload.
 #![cfg(not(any(loom, shuttle)))]
@@ -151,7 +151,7 @@ impl Secured {
         started
     }
 
-    /// Returns TLS options that trust the server's authority.
+    /// Returns TLS options that trust the server's certificate authority.
     fn trust(&self) -> TlsOptions {
         TlsOptions::default().ca_file(self.certificates.file(Pem::Authority))
     }
@@ -161,7 +161,7 @@ impl Secured {
         localhost(self.mongod.port()).tls(self.trust())
     }
 
-    /// Returns the options that `options` returns, with a user.
+    /// Like `options`, but with a user.
     fn as_user(&self) -> Options {
         self.options().credential(user())
     }
@@ -263,8 +263,8 @@ fn user_of(status: &RawDocument) -> Option<String> {
     Some(user.get_str("user").unwrap().to_owned())
 }
 
-/// Returns the error of a check-out from a pool with these options, and whether the pool's failure sink was told to
-/// clear it. Asserts that no connections are left.
+/// Returns the error with which a check-out from a pool with these options fails, and whether the pool's failure sink
+/// was told to clear it. Asserts that no connections are left.
 async fn refused(options: Options) -> (EstablishError, bool) {
     let clears = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&clears);
@@ -282,8 +282,8 @@ async fn refused(options: Options) -> (EstablishError, bool) {
     (error, clears)
 }
 
-/// Like [`refused`], and asserts the stage and the labels. All errors without the labels of overload clear the pool,
-/// even failures of a name or a proxy, which say nothing about the server.
+/// Like [`refused`], and asserts the stage and the labels. All errors without the overload labels clear the pool, even
+/// failures of name resolution or of a proxy, which say nothing about the server.
 async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> EstablishError {
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
@@ -311,7 +311,7 @@ fn cause<E: StdError + 'static>(error: &EstablishError) -> &E {
     error.cause().downcast_ref().unwrap_or_else(|| panic!("unexpected cause: {error:?}"))
 }
 
-/// Returns the reason why an authentication failed.
+/// Returns why an authentication failed.
 fn reason(failure: &AuthenticationError) -> &AuthenticationCause {
     failure.source().and_then(|source| source.downcast_ref()).unwrap_or_else(|| panic!("no cause: {failure:?}"))
 }

@@ -32,7 +32,7 @@ fn name_not_resolved_in_time_says_nothing_about_the_server() {
 
 #[tokio::test]
 async fn server_that_does_not_accept_in_time_may_be_overloaded() {
-    // Connections beyond a full backlog get no answer: Linux drops their SYN packets.
+    // Connections beyond a full backlog receive no answer: Linux drops their SYN packets.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -108,7 +108,7 @@ fn of_one_message() -> [Credential; 2] {
     [certified(), Credential::new("app", "secret").mechanism(Mechanism::Plain)]
 }
 
-/// Returns a TLS front for the server, which ends when dropped, and the options of a client with a certificate.
+/// Returns a TLS front for the server, which shuts down when dropped, and the options of a client with a certificate.
 async fn in_tls(server: &ScriptedServer) -> (TlsFront, Options) {
     let certificates = Certificates::create().unwrap();
     let (address, file) = (server.address().parse().unwrap(), certificates.file(Pem::Server));

@@ -280,7 +280,7 @@ impl Saturated {
         ([0, 1, 2].map(|number| after[number] - before[number]), self.establish.opened.load(Ordering::SeqCst) - opened)
     }
 
-    /// Ends the tasks, and asserts that the budget was never exceeded and gets all connections back.
+    /// Stops the tasks, and asserts that the budget was never exceeded and got all connections back.
     async fn end(mut self) {
         self.users.shutdown().await;
         for pool in &self.pools {

@@ -269,7 +269,7 @@ async fn storm_of_cancellations_loses_nothing() {
                     let patience = (task * 7 + round * 13) % 5;
                     let mut check_out = Box::pin(pool.check_out());
                     let mut polls = 0;
-                    // Gives up after the given number of polls, or waits to the end.
+                    // Gives up after the given number of polls, or waits until the check-out completes.
                     let got = std::future::poll_fn(|context| {
                         polls += 1;
                         match check_out.as_mut().poll(context) {

@@ -1,4 +1,4 @@
-//! The check of a connection before its use.
+//! The check of a connection before it is used.
 
 use std::future::pending;
 use std::pin::pin;

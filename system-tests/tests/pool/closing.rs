@@ -119,7 +119,7 @@ fn connection_is_dropped_at_once_without_a_runtime() {
     assert_eq!((polite.alive(), pool.status().total), (0, 0));
 }
 
-/// The runtime ends while the close is waiting.
+/// The runtime shuts down while the close is waiting.
 #[test]
 fn close_ends_with_its_runtime() {
     let polite = Polite::new();

@@ -1,4 +1,4 @@
-//! Control of a pool in use: trying a check-out, discarding, detaching and retaining connections.
+//! Controlling a pool in use: trying a check-out, discarding, detaching and retaining connections.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! The cost that a subscriber adds to calls of the pool, and the bounds of this cost. The tests count events instead of
+//! The cost that a subscriber adds to calls to the pool, and the bounds of this cost. The tests count events instead of
 //! measuring time.
 
 use std::cell::Cell;
@@ -135,8 +135,8 @@ async fn subscriber_holds_only_the_connection_that_it_is_told_about() {
     std::thread::scope(|scope| {
         let giver = scope.spawn(move || drop(connection));
         stopped.reached.recv().unwrap();
-        // The subscriber blocks the thread that returns a connection. In the meantime, the other connection is checked
-        // out and checked in, with all its events.
+        // The subscriber blocks the thread that returns a connection. Meanwhile, the other connection is checked out
+        // and checked in, with all its events.
         let taken = check_out(&pool);
         let status = pool.status();
         let id = taken.id();

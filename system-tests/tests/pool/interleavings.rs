@@ -86,7 +86,7 @@ fn lease(core: &Arc<Core<World>>) -> Lease<World> {
     idle.check_out(core.check_out_started())
 }
 
-/// On several threads, the task may have opened the connection before the first poll of the check-out ends.
+/// On several threads, the task may have opened the connection before the first poll of the check-out returns.
 #[test]
 fn connection_opened_within_the_first_poll_counts_as_opened() {
     let core = core(PoolOptions::default());

@@ -1,4 +1,4 @@
-//! The refusal of check-outs that would be served too late.
+//! Refusing check-outs that would be served too late.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn refusing(options: PoolOptions) -> Pool<Mock> {
     pool
 }
 
-/// Returns the future of a check-out with this much time, after its first poll, or the error of that poll.
+/// Returns the future of a check-out with this time limit after its first poll, or the error from that poll.
 async fn begin(pool: &Pool<Mock>, time: Duration) -> Result<CheckOut<'_>, WaitQueueFull> {
     let mut check_out: CheckOut<'_> = Box::pin(pool.check_out_until(Instant::now() + time));
     match poll_once(Pin::new(&mut check_out)).await {
@@ -36,7 +36,7 @@ fn too_late(outcome: Result<CheckOut<'_>, WaitQueueFull>) -> TooLate {
     outcome.err().expect("the check-out was not refused").too_late.expect("no reason")
 }
 
-/// Lets waiters take turns with the connection, each for this long. The queue is never empty in between. Returns the
+/// Lets waiters take turns with the connection, each for this long, without ever emptying the queue. Returns the
 /// connection.
 async fn take_turns(pool: &Pool<Mock>, mut held: Connection<Mock>, turns: u32, each: Duration) -> Connection<Mock> {
     let mut next = Box::pin(pool.check_out());
@@ -60,8 +60,8 @@ async fn check_out_that_would_be_served_too_late_fails_at_once_with_the_numbers(
     let held = take_turns(&pool, pool.check_out().await.unwrap(), 10, ms(8)).await;
     let _first = begin(&pool, ms(100)).await.ok().unwrap();
     let _second = begin(&pool, ms(100)).await.ok().unwrap();
-    // Two check-outs wait and one connection is in use, so the use of this check-out would end after four times 8 ms,
-    // plus a quarter as a margin.
+    // Two check-outs wait and one connection is in use, so this check-out would finish with the connection after four
+    // times 8 ms, plus a quarter as a margin.
     let error = begin(&pool, ms(39)).await.err().unwrap();
     assert_eq!((error.waiting, error.in_use, error.max_pool_size, error.max_waiting), (2, 1, 1, u32::MAX));
     let TooLate { limit, time_left, estimated, pace, .. } = error.too_late.clone().unwrap();
@@ -89,8 +89,8 @@ async fn connections_beyond_a_reduced_maximum_serve_no_waiter_and_do_not_count()
     pool.resize(|options| options.max_pool_size(1)).unwrap();
     assert_eq!(counts(&pool).0, 2);
     let _first = begin(&pool, ms(100)).await.ok().unwrap();
-    // One check-out waits and one connection counts, so the use of this check-out would end after three times 8 ms, plus
-    // a quarter as a margin.
+    // One check-out waits and one connection counts, so this check-out would finish with the connection after three
+    // times 8 ms, plus a quarter as a margin.
     let TooLate { estimated, .. } = too_late(begin(&pool, ms(29)).await);
     assert_eq!(estimated, ms(30));
     drop(held);

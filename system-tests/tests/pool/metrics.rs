@@ -325,7 +325,7 @@ async fn snapshot_has_the_pools_numbers() {
     drop(connection);
 }
 
-/// Between two snapshots no counter decreases. In each snapshot, no more operations have ended than have begun.
+/// No counter decreases between two snapshots. In each snapshot, no more operations have finished than have begun.
 #[test]
 fn snapshots_under_load_are_consistent_and_never_decrease() {
     const TASKS: usize = 8;

@@ -52,7 +52,7 @@ impl Mock {
         self.gate.add_permits(1);
     }
 
-    /// Makes all further attempts succeed.
+    /// Makes all later attempts succeed.
     pub fn forget_instructions(&self) {
         self.attempts.lock().unwrap().clear();
     }

@@ -8,7 +8,7 @@ use wharf::{CheckOutError, Connection, PoolOptions, WaitQueueFull};
 
 use super::mock::{Attempt, Log, Mock, builder, counts, poll_once, settle};
 
-/// Returns a ready pool of one connection. This many check-outs may wait in its queue.
+/// Returns a ready pool with at most one connection and room for this many waiting check-outs.
 fn limited(mock: &Mock, log: &Log, most: u32) -> wharf::Pool<Mock> {
     let options = PoolOptions::default().max_pool_size(1);
     let pool = builder(mock).options(options).max_waiting(Some(most)).subscriber(log.subscriber()).build().unwrap();

@@ -13,7 +13,7 @@ use super::mock::{Log, settle, slow_to_close};
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Opens connections, each in 30 ms. A connection is just the version of the credentials with which it was opened.
+/// Opens each connection in 30 ms. A connection is just the version of the credentials that it was opened with.
 #[derive(Clone, Default)]
 struct Slow(Arc<AtomicU32>);
 
@@ -66,7 +66,7 @@ async fn connection_past_its_lifetime_is_closed() {
     assert_eq!(last, format!("ConnectionClosed {id} stale"), "the renewal is the reason, although it has expired, too");
 }
 
-/// Opens connections that need a drain once they have been used. A connection is whether it needs a drain.
+/// Opens connections that need a drain once they have been used. A connection is just a flag: whether it needs a drain.
 struct Drained;
 
 impl Establish for Drained {

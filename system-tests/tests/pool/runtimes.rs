@@ -1,4 +1,4 @@
-//! Pools whose runtime ends, pools that use several runtimes, and pools without a runtime.
+//! Pools whose runtime shuts down, pools that use several runtimes, and pools without a runtime.
 
 use std::future::Future;
 use std::pin::pin;
@@ -28,7 +28,7 @@ fn kinds() -> [fn() -> Runtime; 2] {
     [current_thread, multi_thread]
 }
 
-/// Waits until the condition holds. Other tasks can run in the meantime, even on a current-thread runtime.
+/// Waits until the condition holds, letting other tasks run even on a current-thread runtime.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
         while !condition() {
@@ -260,8 +260,8 @@ fn time_limit_kept_by_a_runtime_for_another_executor_ends_with_it() {
     assert!(matches!(error, CheckOutError::NoRuntime(_)), "{error}");
 }
 
-/// Returns a pool with a minimum of three connections, whose runtime has ended while the background task was creating
-/// the first of them. The task goes on when a message is sent.
+/// Returns a pool with a minimum of three connections, whose runtime shut down while the background task was creating
+/// the first of them. The task continues when a message is sent.
 fn ended_while_it_opens() -> (Pool<Mock>, mpsc::Sender<()>) {
     let (created, has_created) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel::<()>();
@@ -282,7 +282,7 @@ fn ended_while_it_opens() -> (Pool<Mock>, mpsc::Sender<()>) {
     has_created.recv().unwrap();
     let handle = runtime.handle().clone();
     runtime.shutdown_background();
-    // From then on, the runtime drops all tasks that it spawns.
+    // Once the runtime has shut down, it drops every new task at once.
     while !handle.spawn(std::future::pending::<()>()).is_finished() {
         std::thread::yield_now();
     }

@@ -14,12 +14,12 @@ use wharf::metrics::PoolMetrics;
 use wharf::{CheckOutError, Clear, Condition, Establish, EstablishError, Establishing, Pool, PoolOptions, Stage};
 use wharf_testbed::dice::Dice;
 
-/// More workers than cores, so that threads are interrupted between their steps.
+/// More workers than cores, so that threads are preempted between their steps.
 const WORKERS: usize = 6;
 const TASKS: u64 = 300;
-/// More check-outs than this must succeed, even if the machine stands still until the end of the time.
+/// More check-outs than this must succeed, even if the machine stalls for the rest of the run.
 const LEAST: u64 = 100;
-/// How long the last tasks may take to end. A task that lost its turn in the queue would wait forever.
+/// How long the last tasks may take to finish. A task that lost its turn in the queue would wait forever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection with a flag that shows whether it already has a user.

@@ -38,7 +38,7 @@ async fn opened<E: Establish>(establish: E) -> (Duration, Arc<ByStage<Option<Dur
     let pool = Pool::builder("here:1", establish).tokio_clock(true).subscriber(subscriber).build().unwrap();
     pool.ready();
     drop(pool.check_out().await.unwrap());
-    // The task that opened the connection may deliver its event after the end of the check-out.
+    // The task that opened the connection may deliver its event after the check-out has completed.
     settle().await;
     ready.try_recv().unwrap()
 }

@@ -151,7 +151,7 @@ fn thread_moves_a_pool_whose_runtime_has_ended_to_another_one_that_opened_for_it
     assert!(matches!(pool.check_out_blocking(Some(AGES)), Err(CheckOutError::NoRuntime(_))));
 }
 
-/// Threads, two runtimes and another executor use one pool. The runtime that opens its connections ends partway
+/// Threads, two runtimes and another executor use one pool. The runtime that opens its connections shuts down partway
 /// through, and no check-out fails: the pool moves to the other runtime, even for threads without a runtime.
 #[test]
 fn threads_runtimes_and_another_executor_share_a_pool_whose_runtime_ends() {

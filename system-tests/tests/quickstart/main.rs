@@ -1,5 +1,5 @@
-//! The examples as a user runs them: from the command line, against their embedded server, and against the servers of
-//! connection strings.
+//! The examples as a user runs them: from the command line, against their embedded server, and against the servers that
+//! a connection string names.
 #![cfg(not(loom))]
 
 mod monitor;
@@ -71,7 +71,7 @@ fn grouped(number: usize) -> String {
     groups.join(",")
 }
 
-/// Returns the number in the row of this name.
+/// Returns the number in the row with this name.
 fn number(output: &str, row: &str) -> u64 {
     let line = output.lines().find(|line| line.trim_start().starts_with(row));
     let line = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}"));
@@ -130,7 +130,7 @@ fn run_ends_with_a_table_that_matches_its_events() {
                     matches!(state.as_deref(), Some("ConnectionReady" | "ConnectionCheckedIn"))
                 }
                 "ConnectionCheckedIn" => state.as_deref() == Some("ConnectionCheckedOut"),
-                // The pool may be closed while it is opening a connection for which no caller is waiting any longer.
+                // The pool may be closed while it is opening a connection that no caller is waiting for any more.
                 "ConnectionClosed" => {
                     matches!(state.as_deref(), Some("ConnectionCreated" | "ConnectionReady" | "ConnectionCheckedIn"))
                 }
@@ -194,7 +194,7 @@ fn gap(output: &str) -> Duration {
     duration(number.trim_start_matches("below "), unit)
 }
 
-/// Returns the times in the row of this name.
+/// Returns the times in the row with this name.
 fn times(output: &str, row: &str) -> Vec<Duration> {
     let line = output.lines().find_map(|line| line.trim_start().strip_prefix(row));
     let words: Vec<_> = line.unwrap_or_else(|| panic!("no row {row:?} in\n{output}")).split_whitespace().collect();
@@ -290,7 +290,7 @@ fn invalid_connection_string_is_refused_without_its_password() {
     assert_refused(quickstart().args(larger).env("MONGODB_URI", uri), &parts);
 }
 
-/// Runs a command until it ends on its own.
+/// Runs a command until it exits on its own.
 async fn run(command: Command) -> Output {
     let mut command = tokio::process::Command::from(command);
     tokio::time::timeout(AGES, command.kill_on_drop(true).output()).await.expect("the example does not end").unwrap()
@@ -332,7 +332,8 @@ async fn command_line_overrides_options_of_the_connection_string() {
     assert_eq!(hello.get_array("compression").unwrap(), &["zlib".into()]);
 }
 
-/// The load continues while the primary of a set of three is killed, and the table names the new primary.
+/// The load continues while the primary of a replica set with three members is killed, and the table names the new
+/// primary.
 #[cfg(unix)]
 #[test]
 fn replica_set_is_started_and_its_loss_survived() {
@@ -451,7 +452,7 @@ async fn mongod_with_users_and_tls_is_used_by_a_connection_string() {
 
 #[test]
 fn unreachable_server_is_named() {
-    // The port was bound and closed again, so nothing is listening there.
+    // The port was bound and released again, so nothing is listening on it.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let output = quickstart().env("MONGODB_URI", format!("mongodb://127.0.0.1:{port}")).output().unwrap();
     let stderr = text(&output.stderr);

@@ -20,6 +20,6 @@ async fn own_connections_survive_a_restart_of_their_server_and_are_closed() {
     let count = |event: &str| stdout.lines().filter(|line| line.split_whitespace().next() == Some(event)).count();
     assert_eq!(count("ConnectionCheckedOut"), 8, "{stdout}");
     assert_eq!((count("ConnectionCreated"), count("PoolClosed")), (count("ConnectionClosed"), 1), "{stdout}");
-    // If a check-out waits, the pool may abort the reset of a connection and close the connection.
+    // While a check-out is waiting, the pool may abort the reset of a connection and close the connection.
     assert!((2..=10).contains(&count("ConnectionCreated")), "{stdout}");
 }

@@ -16,7 +16,7 @@ use super::builder;
 /// The name by which fail points recognise the watching client.
 const APP_NAME: &str = "single watcher";
 
-/// Tests take turns: a server has one fail point for commands.
+/// The tests take turns, because a server has only one fail point for commands.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A collection, the client that watches it, and the client's commands.
@@ -76,7 +76,7 @@ impl Watched {
         self.configure(rawdoc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data });
     }
 
-    /// Returns the commands of this name so far.
+    /// Returns the commands with this name so far.
     fn sent(&self, name: &str) -> Vec<Document> {
         let commands = self.commands.lock().unwrap();
         commands.iter().filter(|(other, _)| other == name).map(|(_, command)| command.clone()).collect()

@@ -1,7 +1,7 @@
 //! The client and its process: sockets, threads and forks.
 //!
-//! A forked child has one thread, whatever the other tests are doing. So the tests count threads and sockets in a
-//! child.
+//! A forked child starts with one thread, whatever the other tests are doing, so the tests count threads and sockets in
+//! a child.
 #![allow(unsafe_code, reason = "only the operating system's interface forks")]
 
 use std::fs;
@@ -14,7 +14,7 @@ use wharf::{Operation, ReadPreference, ReadPreferenceMode};
 use wharf_testbed::mongod::{self, Mongod, MongodOptions};
 use wharf_testbed::replica_set;
 
-/// The operating system ends a child after this many seconds.
+/// The operating system kills a child after this many seconds.
 const DEADLINE: libc::c_uint = 30;
 
 /// Runs a function in a forked child, and fails if it panics there.
@@ -24,7 +24,7 @@ fn in_child(run: impl FnOnce()) {
     let pid = unsafe { libc::fork() };
     assert_ne!(pid, -1, "fork failed");
     if pid == 0 {
-        // SAFETY: the signal has no handler, so it ends the process.
+        // SAFETY: the signal has no handler, so it terminates the process.
         unsafe { libc::alarm(DEADLINE) };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         // SAFETY: `_exit` may be called at any time.
@@ -42,7 +42,7 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the number of TCP sockets. tokio's own socket is a local one, so it is not counted.
+/// Returns the number of TCP sockets. tokio's own socket is a Unix domain socket, so it is not counted.
 fn sockets() -> usize {
     let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
     let inodes: Vec<_> = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(9)).collect();

@@ -96,7 +96,7 @@ fn failed_look_up_is_told_and_repeated_by_the_next_operation() {
 
 #[test]
 fn load_balancer_that_the_dns_names_is_not_scanned() {
-    // Nothing listens behind the proxy.
+    // Nothing is listening behind the proxy.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let zone = Zone::default().srv(SERVICE, closed.port(), HOST).txt("db.wharf.test", &["loadBalanced=true"]);
     let network = Network::before(closed, zone);

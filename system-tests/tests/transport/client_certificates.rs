@@ -54,9 +54,9 @@ async fn refusal_by_an_alert_has_no_labels() {
     }
 }
 
-/// Even in TLS 1.2, a mongod completes the handshake before it checks the certificate, and then closes without an
-/// alert. The stream ends during hello. The error has the labels of overload, because an overloaded server may do the
-/// same.
+/// Even in TLS 1.2, a mongod completes the handshake before it checks the certificate, and then closes the connection
+/// without an alert. The stream ends during hello. The error has the overload labels, because an overloaded server may
+/// do the same.
 #[tokio::test]
 async fn refusal_by_mongod_is_the_end_of_the_stream() {
     let secured = Secured::start(true);

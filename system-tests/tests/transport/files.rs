@@ -51,7 +51,7 @@ fn invalid_authority_file_is_refused_with_its_problem() {
     }
 }
 
-/// A device has no end, and a pipe may never have a writer.
+/// Reading a device may never end, and a pipe may never have a writer.
 #[cfg(unix)]
 #[test]
 fn devices_and_pipes_are_refused_unread() {

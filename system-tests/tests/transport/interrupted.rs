@@ -1,4 +1,4 @@
-//! Servers that close or fall silent at any point of the establishment.
+//! Servers that close the connection or go silent at any point during its establishment.
 
 use super::*;
 
@@ -21,8 +21,8 @@ async fn cut_everywhere(relay: &Relay, direction: Direction, options: &Options) 
         }
     }
     assert!(stages[0] == Stage::Tls && *stages.last().unwrap() == Stage::Hello, "{stages:?}");
-    // TLS comes first. The end of the handshake varies: the DER form of the server's ECDSA signature may be up to three
-    // bytes shorter.
+    // TLS comes first. The length of the handshake varies: the DER form of the server's ECDSA signature may be up to
+    // three bytes shorter.
     let first_hello = stages.iter().position(|stage| *stage == Stage::Hello).unwrap();
     let rest = &stages[first_hello..];
     assert!(rest[rest.len().min(4)..].iter().all(|stage| *stage == Stage::Hello), "{stages:?}");

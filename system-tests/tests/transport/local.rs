@@ -9,7 +9,7 @@ use wharf::unstable::endpoint::TlsError;
 
 use super::*;
 
-/// Runs in a separate process, because the limit of open files is per process.
+/// Runs in a separate process, because the limit on open files is per process.
 #[cfg(target_os = "linux")]
 #[test]
 fn too_many_open_files_is_a_local_failure() {
@@ -66,7 +66,7 @@ async fn server_that_answers_a_tls_handshake_with_other_bytes_does_not_speak_tls
 async fn server_that_closes_instead_of_a_tls_handshake_may_not_speak_tls() {
     let certificates = Certificates::create().unwrap();
     let error = refused(options(answering(b"").await).tls(trust(&certificates))).await;
-    // The server may also be overloaded, and the specification requires the labels for that.
+    // The server may also be overloaded, so the specification requires the overload labels.
     assert_refused(&error, Stage::Tls, OVERLOADED);
     cause::<io::Error>(&error);
     assert!(error.to_string().ends_with("the server may not speak TLS: remove tls=true"), "{error}");

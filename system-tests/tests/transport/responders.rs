@@ -13,7 +13,7 @@ use super::revocation::End::{self, Connected, Revoked};
 use super::revocation::end;
 use super::*;
 
-/// A responder that answers requests, or never.
+/// A responder that answers its requests, or never answers.
 struct Responder {
     listener: TcpListener,
 }
@@ -21,7 +21,7 @@ struct Responder {
 #[derive(Clone)]
 enum Answer {
     Body(Vec<u8>),
-    /// The first body for the first request, and the other body for all others.
+    /// The first request gets the first body, and all later requests get the second.
     Change(Vec<u8>, Vec<u8>),
     Status(&'static str),
     Nothing,

@@ -202,7 +202,7 @@ async fn authorized_delegate_may_sign() {
             assert_eq!(stapling.end(Revocable::Plain, misnamed).await, Refused(OcspError::Unauthorized));
         }
     }
-    // Of several candidates for the signer, only the first are tried.
+    // Of several candidates for the signer, only the first few are tried.
     for (namesakes, expected) in [(3, Connected), (4, Refused(OcspError::Signature))] {
         let response = ResponseOptions { namesakes, ..signed_by(authorized) };
         assert_eq!(stapling.end(Revocable::Plain, response).await, expected);
@@ -224,7 +224,7 @@ async fn authorized_delegate_may_sign() {
 async fn response_is_valid_for_a_limited_time() {
     let stapling = Stapling::start().await;
     let (skew, most) = (CLOCK_SKEW as i64, MAX_AGE as i64);
-    // The ages are far enough from the bounds that a slow machine does not cross the bounds.
+    // The ages are far enough from the bounds that the test also passes on a slow machine.
     for (age, holds, is_right) in [
         (0, Some(600), true),
         (-skew / 2, Some(600), true),

@@ -88,7 +88,7 @@ async fn only_what_the_options_relax_is_accepted() {
     use tokio_rustls::rustls::version::{TLS12, TLS13};
     let certificates = Certificates::create().unwrap();
     let flaws = [
-        // The certificate, and whether its chain and times are valid, and whether its name is valid.
+        // The certificate, whether its chain and times are valid, and whether its name is valid.
         (Pem::Server, true, true),
         (Pem::OtherNameServer, true, false),
         (Pem::ExpiredServer, false, true),
@@ -173,7 +173,7 @@ async fn answer_that_is_not_tls_is_refused_without_labels() {
     let answering = tokio::spawn(async move {
         let (mut client, _) = listener.accept().await.unwrap();
         client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
-        // The server closes only after the client has read everything.
+        // The server closes the connection only after the client has read everything.
         while client.read(&mut [0; 1024]).await.is_ok_and(|length| length > 0) {}
     });
     let error = refused(options(address).tls(TlsOptions::default().allow_invalid_certificates(true))).await;

@@ -9,7 +9,7 @@ const AUTHORITY: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-author
 const SERVER: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-must-staple.bin");
 const RESPONDER: &[u8] = include_bytes!("../../../fuzz/corpus/certificate-responder.bin");
 
-/// When the responses were created, and for how long they are valid, in seconds.
+/// When the responses were created, and how long they are valid, in seconds.
 const MADE: u64 = 1_795_269_133;
 const WEEK: u64 = 7 * 86_400;
 

@@ -299,7 +299,7 @@ async fn facade_gets_every_metric_with_its_description() {
     for (name, value) in expected {
         assert_eq!(values.get(name), Some(&(value, 1)), "{name} of {values:?}");
     }
-    // There is one measured time, and the two calls recorded it only once.
+    // Only one time was measured, and the two calls recorded it only once.
     assert_eq!(values["wharf_pool_wait_seconds pool=orders outcome=opened"].1, 1);
     let described = kept.described.lock().unwrap();
     for metric in METRICS {

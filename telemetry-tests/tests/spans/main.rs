@@ -22,7 +22,7 @@ struct World {
     exporter: InMemorySpanExporter,
 }
 
-/// Returns the answer of a primary. A `getMore` gets one more document and exhausts the cursor.
+/// Returns the answer of a primary. A `getMore` returns one more document and exhausts the cursor.
 fn primary(command: &Document) -> Answer {
     let batch = |id: i64, field: &str| {
         let collection = command.get_str("find").or_else(|_| command.get_str("collection")).unwrap_or_default();
@@ -64,7 +64,8 @@ impl World {
         Self { server: server.await.unwrap(), provider, exporter }
     }
 
-    /// Starts a primary. `answer` gets each command, with its number among the commands of that name, counted from 1.
+    /// Starts a primary. `answer` receives each command, with its number among the commands with that name, counted
+    /// from 1.
     async fn start(answer: impl Fn(&Document, usize) -> Answer + Send + Sync + 'static) -> Self {
         Self::new(Sampler::AlwaysOn, answer).await
     }

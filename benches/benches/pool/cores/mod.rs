@@ -13,11 +13,11 @@
 //! | `cores/elsewhere/N` | N tasks on a pool of 100·N; each connection is returned by the next worker's task |
 //!
 //! The time of an operation is the wall-clock time divided by the operations of all tasks. If a case scales perfectly,
-//! its time on N cores is an Nth of its time on one core. The speed-up is the throughput divided by the throughput on
-//! one core in the same round.
+//! its time on N cores is 1/N of its time on one core. The speed-up is the throughput divided by the throughput on one
+//! core in the same round.
 //!
-//! qp loses waiters, so it does not take part in the saturated cases. In these cases, the floor consists of turns that
-//! tasks pass on to each other; see `floor::Turns`.
+//! qp loses waiters, so it is left out of the saturated cases. In these cases, the floor consists of turns that tasks
+//! pass on to each other; see `floor::Turns`.
 
 mod machine;
 mod tasks;
@@ -33,7 +33,7 @@ use machine::Machine;
 /// Runs a case on this many cores. Returns nanoseconds per operation.
 type Run = fn(&Machine, usize, Length) -> f64;
 
-/// A subject whose type is erased: the cases that it takes part in, each with a function compiled for the subject.
+/// A subject whose type is erased: the cases that it supports, each with a function compiled for the subject.
 struct Entry {
     name: &'static str,
     runs: Vec<(&'static str, Run)>,
@@ -130,7 +130,7 @@ pub fn test() {
         for case in CASES {
             let Some(run) = entry.run(case) else { continue };
             for step in machine.steps().into_iter().filter(|&step| step <= 2) {
-                // On a busy machine, the shortest time may pass before any operation ends.
+                // On a busy machine, the shortest time may pass before any operation completes.
                 let longer = (0..8).map(|doublings| Length { measured: length.measured * (1 << doublings), ..length });
                 let ended = longer.map(|length| run(&machine, step, length)).any(f64::is_finite);
                 assert!(ended, "cores/{case}/{step}/{}: no operation ended", entry.name);

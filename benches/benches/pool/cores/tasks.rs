@@ -45,7 +45,7 @@ pub fn hit<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
 
 /// One task on each worker takes connections and hands them to the next worker's task, which returns them to the pool.
 ///
-/// Connections are handed on in batches, so that handing them on costs little. A batch is a vector that circulates
+/// Connections are handed on in batches to keep the cost of handing them on low. A batch is a vector that circulates
 /// among the tasks. There are as many vectors as tasks, so no mailbox overflows, and each task uses at most 16 of the
 /// 100 connections.
 pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
@@ -104,7 +104,7 @@ async fn received<M>(mailbox: &ArrayQueue<M>, phase: &AtomicU8) -> Option<M> {
     }
 }
 
-/// Runs 64 tasks for each worker, which hold a connection across a yield. No task waits.
+/// Runs 64 tasks for each worker, each of which holds a connection across a yield. No task waits.
 pub fn yields<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f64 {
     let load = Load { name: "yield", tasks: 64 * cores, size: 100 * cores, workers: cores };
     load::throughput_on::<S>(machine.runtime(cores), load, length).nanos_per_op

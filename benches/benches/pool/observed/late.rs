@@ -24,14 +24,14 @@ const SIZE: usize = 4;
 /// How long the subscriber takes for an event, and how long a caller uses a connection.
 const SUBSCRIBER: Duration = Duration::from_millis(5);
 const LIMIT: Duration = Duration::from_millis(50);
-/// How late a check-out may end; see the module's documentation.
+/// How late a check-out may return; see the module's documentation.
 const ALLOWED: Duration = SUBSCRIBER.saturating_mul(4);
 
-/// How check-outs ended.
+/// The outcomes of check-outs.
 pub struct Late {
     succeeded: u64,
     failed: u64,
-    /// Microseconds from the time limit to the end, or 0 for a check-out that ended before the limit.
+    /// Microseconds from the time limit to the return, or 0 for a check-out that returned before the limit.
     late: Histogram<u64>,
 }
 

@@ -14,7 +14,7 @@
 //! | `bb8` | its statistics, which are always on |
 //! | `model` | a model of the official driver's pool, without I/O, with a trivial event handler |
 //!
-//! wharf's claims concern figures of this table, and are printed below it with the measured values.
+//! wharf's claims are about figures in this table, and are printed below it with the measured values.
 //!
 //! The second part consists of two scenarios with a slow subscriber: how long the events of other calls hold up a call
 //! (`held`), and how far a check-out exceeds its time limit (`late`).

@@ -4,10 +4,10 @@
 //! one to give it back, both on a cache line that only the calling thread writes while its shard is not empty. A pool
 //! can save a step only by remembering more. For example, a thread that remembers the heads that it has left behind
 //! does not have to wait for the load of a head. There are no capacities, generations, waiters or events, and not even
-//! connections: an index is handed out. The floor shows how much of a pool's cost comes from the pool itself.
+//! connections: it hands out an index. The floor shows how much of a pool's cost comes from the pool itself.
 //!
-//! It does not have a queue, so a caller that finds nothing yields and tries again. It does not open anything, so it
-//! does not take part in `create-and-close`. In the saturated cases, [`Turns`] takes its place.
+//! It has no queue, so a caller that finds nothing yields and tries again. It opens nothing, so it is left out of
+//! `create-and-close`. In the saturated cases, [`Turns`] takes its place.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -78,9 +78,9 @@ impl Clear for Floor {
 /// A saturated case without a pool: turns circulate among tasks.
 ///
 /// There are as many circles as connections. The task that has the turn passes it on to the next task in the circle and
-/// waits for it to come round again. So each operation wakes one task, in a fixed order, and circles do not share
-/// anything: there is no queue, no counter, no search. The two tasks of a hand-over meet at one word, which each of
-/// them changes once. Any cost beyond this exchange is the pool's own.
+/// waits for it to come round again. So each operation wakes one task, in a fixed order, and the circles share nothing:
+/// there is no queue, no counter and no search. The two tasks of a hand-over meet at one word, which each of them
+/// changes once. Any cost beyond this exchange is the pool's own.
 pub struct Turns {
     circles: usize,
     seats: Box<[CachePadded<Seat>]>,

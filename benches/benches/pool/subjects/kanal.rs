@@ -2,7 +2,7 @@
 //! one.
 //!
 //! Check-out is `recv`, check-in is `try_send`. The channel hands a value directly to a waiting receiver. It does not
-//! open connections on demand, so it does not take part in `create-and-close`.
+//! open connections on demand, so it is left out of `create-and-close`.
 
 use kanal::{AsyncReceiver, AsyncSender};
 

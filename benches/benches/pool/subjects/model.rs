@@ -1,7 +1,7 @@
 //! A model of the official driver's pool: one task owns the pool's state, and everything else reaches it through channels.
 //!
 //! This is the design of the `mongodb` crate 3.x (`src/cmap`), written from scratch without I/O, errors, clears,
-//! pinning or service ids. It serves to compare the two designs. The comparison with the crate itself, on a real
+//! pinning or service ids. Its purpose is to compare the two designs. The comparison with the crate itself, on a real
 //! server, is in `perf/`. The model does the same work for a check-out and a check-in:
 //!
 //! - A check-out emits its first event, sends a request with a one-shot channel to the owner, and waits for the answer.

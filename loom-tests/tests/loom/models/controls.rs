@@ -394,7 +394,8 @@ fn every_mutant_is_caught() {
         return;
     }
     let binary = &instrumented::build("loom").unwrap_or_else(|why| panic!("the instrumented build failed: {why}"));
-    // Only the models whose paths begin with one of these words are run. This saves time during work on a few controls.
+    // Only the models whose paths begin with one of these words are run. This saves time while working on a few
+    // controls.
     let only = std::env::var("WHARF_LOOM_CONTROLS").unwrap_or_default();
     let selects = |word: &str, (mutant, model): &(&str, &str)| model.starts_with(word) && is_present(mutant);
     for word in only.split(',') {

@@ -22,7 +22,7 @@ fn assert_at_most(pool: &Arc<Pool>, most: usize) {
     }
 }
 
-/// The drain never ends on its own.
+/// The drain never finishes on its own.
 #[test]
 fn drain_that_begins_while_a_check_out_queues_up_does_not_delay_it() {
     model("drain_that_begins_while_a_check_out_queues_up_does_not_delay_it", Some(4), || {

@@ -50,7 +50,7 @@ fn drain_that_fails_during_a_clear_closes_its_connection_once() {
     });
 }
 
-/// The check-out waits because another connection is pending, not because it lacks capacity. So it does not displace a
+/// The check-out waits because another connection is pending, not because it lacks capacity, so it does not displace a
 /// drain.
 #[test]
 fn drained_connection_goes_to_a_waiter() {

@@ -184,7 +184,7 @@ fn connection_put_back_during_a_clear_is_not_left_to_hit() {
     });
 }
 
-/// The shard that the connection was taken from does not change in the meantime.
+/// Meanwhile, the shard that the connection was taken from does not change.
 #[test]
 fn connection_put_back_after_another_shard_had_it_is_linked_anew() {
     model("connection_put_back_after_another_shard_had_it_is_linked_anew", None, || {

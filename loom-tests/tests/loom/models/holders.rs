@@ -1,4 +1,4 @@
-//! Models of the holders' records, which are read and reviewed for long uses while their owners write them.
+//! Models of the holders' records: they are read, and reviewed for long uses, while their owners write them.
 
 use std::panic::Location;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Models of the inline delivery of events, and of their order relative to queued events.
 //!
-//! Inline deliveries may overlap, and panics of subscribers are caught. So the subscribers here do not assert anything.
-//! They note faults, and each model asserts at its end that no fault was noted.
+//! Inline deliveries may overlap, and panics in subscribers are caught. The subscribers here therefore do not assert
+//! anything. They note faults, and each model asserts at its end that no fault was noted.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

@@ -56,7 +56,7 @@ fn watch_never_misses_a_close() {
     });
 }
 
-/// The value is in a loom cell. So loom reports a race if the lock has two holders at once, or if a holder does not see
+/// The value is in a loom cell, so loom reports a race if the lock has two holders at once, or if a holder does not see
 /// the last holder's writes.
 #[test]
 fn brief_lock_has_one_holder_that_sees_the_last_holders_writes() {
@@ -113,8 +113,8 @@ fn taken(list: &ModelledList, waiter: &mut ModelledWaiter, polled: Poll<u32>) ->
     }
 }
 
-/// Waits and takes the grant four times. That is enough to reuse the cells of the first segment if their tickets are
-/// over.
+/// Waits and takes the grant four times. That is enough to reuse the cells of the first segment, provided that their
+/// tickets are finished.
 fn use_cells_again(list: &ModelledList) {
     for grant in 3..7 {
         let (mut waiter, polled) = list.wait();

@@ -1,6 +1,6 @@
 //! Models of a renewal and of worn connections. A renewal makes all connections stale, as a clear does, but the pool
-//! stays ready and the waiters stay in the queue. Worn connections are closed only as long as enough other connections
-//! are open.
+//! stays ready and the waiters stay in the queue. Worn connections are closed only while enough other connections are
+//! open.
 
 use std::sync::Arc;
 use std::time::Duration;

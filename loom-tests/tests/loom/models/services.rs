@@ -1,4 +1,5 @@
-//! Models of load-balanced mode: which connections clearing a service reaches, and how maintenance treats the others.
+//! Models of load-balanced mode: which connections are closed when a service is cleared, and how maintenance treats the
+//! others.
 
 use loom::thread;
 use wharf::{Clear, ConnectionClosedReason, PoolEvent, PoolOptions, ServiceId};

@@ -12,8 +12,8 @@ fn check_in_on(shard: usize, lease: Leased) {
     check_in(lease);
 }
 
-/// Checks the connection in on each shard and takes it again with a hit. This asserts that no shard is flagged and that
-/// each shard keeps the connection.
+/// Checks the connection in on each shard and takes it again with a hit. Asserts that no shard is flagged and that each
+/// shard keeps the connection.
 fn assert_each_shard_serves(pool: &std::sync::Arc<Pool>, mut lease: Leased) {
     for shard in 0..2 {
         check_in_on(shard, lease);

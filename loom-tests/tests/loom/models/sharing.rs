@@ -1,5 +1,5 @@
 //! Models of pools that share a budget: there are never more connections than places, no pool is forgotten, and no
-//! connection is closed in vain.
+//! connection is closed unnecessarily.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

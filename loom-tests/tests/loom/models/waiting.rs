@@ -75,8 +75,8 @@ fn two_check_outs_are_both_served_by_one_connection() {
     });
 }
 
-/// Cancels the first of two waiters, which at that time may be granted the connection or permit that `prepare`
-/// provides. The second waiter must then get it.
+/// Cancels the first of two waiters just as it may be granted the connection or permit that `prepare` provides. The
+/// second waiter must then get it.
 fn cancelled(name: &'static str, prepare: impl Fn(&Arc<Pool>) -> Box<dyn FnOnce() + Send> + Send + Sync + 'static) {
     model(name, Some(3), move || {
         let pool = unheard(options(1, 1));
@@ -211,7 +211,7 @@ fn stale_connection_is_never_handed_to_a_later_waiter() {
     });
 }
 
-/// Asserts that `first` is served before a newcomer that arrives in the meantime.
+/// Asserts that `first` is served before a newcomer that arrives while it waits.
 fn served_before_a_newcomer(pool: &Arc<Pool>, first: impl Future<Output = Grant<World>>) {
     let order = Arc::new(Mutex::new(Vec::new()));
     let newcomer = thread::spawn({
@@ -361,9 +361,9 @@ fn waiter_polled_again_with_its_waker_is_woken_when_served() {
     });
 }
 
-/// A clear takes all waiters out of the queue at once, and refuses them one after the other.
+/// A clear takes all waiters out of the queue at once, and refuses them one by one.
 ///
-/// The second waiter is not polled before the clear has ended. Otherwise it would wait for its grant like the first
+/// The second waiter is not polled until the clear has finished. Otherwise it would wait for its grant like the first
 /// waiter, and loom would alternate between two waiting threads forever.
 #[test]
 fn waiter_cancelled_during_a_clear_is_counted_out_once() {

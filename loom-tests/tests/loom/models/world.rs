@@ -47,7 +47,7 @@ impl Connection {
 
 pub struct World {
     listens: bool,
-    /// The events, in the order of the calls. A std mutex, for the reason given at `Connection`.
+    /// The events, in the order of the calls. This is a std mutex for the reason given at `Connection`.
     events: Mutex<Vec<PoolEvent>>,
     /// The number of emitted events. It lets loom switch threads at each event. Emitting threads release the number and
     /// never acquire it, so it does not order them.
@@ -61,7 +61,7 @@ pub struct World {
     /// How far the pool's clock has advanced, in nanoseconds.
     passed: AtomicU64,
     budget: Option<Budget>,
-    /// Whether no check-out may wait.
+    /// Whether check-outs are refused if they would have to wait.
     is_impatient: bool,
 }
 
@@ -269,7 +269,7 @@ pub fn sharing(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
     ready(options, World { budget: Some(budget.clone()), ..World::new(false) })
 }
 
-/// Returns a ready pool under a budget, in which no check-out may wait.
+/// Returns a ready pool under a budget, which refuses check-outs that would have to wait.
 pub fn impatient(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
     ready(options, World { budget: Some(budget.clone()), is_impatient: true, ..World::new(false) })
 }
@@ -302,7 +302,7 @@ pub fn queued(pool: &Arc<Pool>) -> Waiter {
     waiter
 }
 
-/// Returns an opener that waits for a returned connection.
+/// Returns an opener that is waiting for a connection to be returned.
 pub fn opener(pool: &Arc<Pool>) -> Pin<Box<dyn Future<Output = Idle<World>> + Send>> {
     let pool = pool.clone();
     let mut opener = Box::pin(async move { pool.acquire_as_opener().await });
@@ -381,7 +381,7 @@ pub fn begin_drain(pool: &Arc<Pool>) -> Drain {
     pool.environment().last_draining().expect("the check-in began no drain")
 }
 
-/// Ends a drain, successfully or not.
+/// Finishes a drain, successfully or not.
 pub fn end_drain(mut draining: Drain, succeeds: bool) {
     let (connection, _) = draining.revocable();
     connection.operate();

@@ -54,13 +54,13 @@ pub(super) struct Client {
     pub greeted: bool,
 }
 
-/// Serves a connection until the client closes it or sends an invalid message, or until a fault or a fail point ends
+/// Serves a connection until the client closes it or sends an invalid message, or until a fault or a fail point closes
 /// it.
 pub(super) async fn serve(stream: TcpStream, id: u64, open: OpenConnection) {
     // Locals are dropped in reverse order, so the stream is closed before the connection is counted as closed.
     let open = open;
     let mut stream = stream;
-    // The connection has ended, so the error cannot be reported on it.
+    // The connection is being closed, so the error cannot be reported on it.
     let _ = exchange_messages(&mut stream, id, &open.0).await;
 }
 
@@ -106,7 +106,7 @@ async fn answer(
     client: &mut Client,
     shared: &Shared,
 ) -> io::Result<Option<RawDocumentBuf>> {
-    // A message without a command's name or a database is invalid.
+    // A message without a command name or a database is invalid.
     let Some(command) = Command::read(body) else { return Ok(None) };
     let Course { pause, effect } = commands::receive(&command, client, shared);
     if !pause.is_zero() {

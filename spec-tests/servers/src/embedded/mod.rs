@@ -45,8 +45,8 @@ pub struct EmbeddedOptions {
     /// The number of documents in the collection: `{ _id: n, name: "document n" }` for n from 0. Default 100.
     pub documents: u32,
     /// The services behind the load balancer that the server simulates. The server assigns them to its connections in
-    /// rotation. A connection whose first hello does not ask for load balancing takes its turn, but gets no service.
-    /// Default none: the server does not support load balancing.
+    /// rotation. A connection whose first hello does not ask for load balancing counts in the rotation, but is assigned
+    /// no service. Default none: the server does not support load balancing.
     pub service_ids: Vec<ObjectId>,
     /// `minWireVersion` in the reply to hello. Default 0.
     pub min_wire_version: i32,
@@ -184,7 +184,7 @@ struct Shared {
     counters: watch::Sender<Counters>,
 }
 
-/// Accepts connections until the task is aborted, which also ends them.
+/// Accepts connections until the task is aborted, which also closes them.
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     let mut next_id = 0;

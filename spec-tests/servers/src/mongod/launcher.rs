@@ -22,7 +22,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     let orders = match ORDERS.get() {
         Some(orders) => orders,
         None => {
-            // Two concurrent first callers may each start a thread. Dropping the sender that is not stored ends its
+            // Two concurrent first callers may each start a thread. Dropping the sender that is not stored stops its
             // thread, which has not started anything.
             let orders = start_thread()?;
             ORDERS.get_or_init(|| orders)
@@ -52,7 +52,7 @@ fn die_with_this_process(command: &mut Command) {
     use nix::unistd::{getpid, getppid};
     use std::os::unix::process::CommandExt;
 
-    // Ctrl-C would reach all processes of the terminal's process group, but this process decides when its servers end.
+    // Ctrl-C would reach all processes of the terminal's process group, but this process decides when its servers exit.
     command.process_group(0);
     let parent = getpid();
     let prepare = move || {

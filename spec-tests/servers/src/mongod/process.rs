@@ -10,13 +10,13 @@ use super::POLL;
 /// How long a server may take to exit after `SIGTERM` before it gets `SIGKILL`.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A child process that is ended on drop.
+/// A child process that is terminated on drop.
 #[derive(Debug)]
 pub(super) struct Process(pub(super) Child);
 
 impl Process {
     /// Sends `SIGTERM`, and `SIGKILL` after ten seconds, and waits for the process. A paused process is resumed after
-    /// `SIGTERM`, so that it can end.
+    /// `SIGTERM`, so that it can exit.
     pub(super) fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.0.try_wait()? {
             return Ok(status);
@@ -33,13 +33,14 @@ impl Process {
         self.kill()
     }
 
-    /// Sends `SIGKILL` and waits for the process, even if it is paused. Returns the exit status if it had already ended.
+    /// Sends `SIGKILL` and waits for the process, even if it is paused. Returns the exit status if it had already
+    /// exited.
     pub(super) fn kill(&mut self) -> io::Result<ExitStatus> {
         self.0.kill()?;
         self.0.wait()
     }
 
-    /// Sends a signal, unless the process has ended.
+    /// Sends a signal, unless the process has exited.
     pub(super) fn signal(&mut self, signal: Signal) -> io::Result<()> {
         // Until a child has been waited for, no other process gets its identifier.
         if self.0.try_wait()?.is_some() {
@@ -59,7 +60,7 @@ impl Drop for Process {
 /// A signal to a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Signal {
-    /// Ends it gracefully.
+    /// Terminates it gracefully.
     Terminate,
     /// Stops all its threads where they are.
     Pause,

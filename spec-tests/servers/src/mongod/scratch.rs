@@ -78,8 +78,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Locks a new folder's lock file. Returns `None` if another process mistook the folder for an abandoned folder and
-/// removed it in the meantime.
+/// Locks a new folder's lock file. Returns `None` if another process has mistaken the folder for an abandoned one and
+/// removed it.
 fn own(path: &Path) -> io::Result<Option<File>> {
     let lock = path.join(OWNER);
     let owner = match File::create_new(&lock) {
@@ -107,7 +107,7 @@ fn remove_abandoned(temporary: &Path) {
         // Opens the file for writing without creating it; the folder's owner has the same file open.
         let Ok(owner) = File::options().write(true).open(entry.path().join(OWNER)) else { continue };
         match owner.try_lock() {
-            // Removes the lock file last: if a server that is being killed still writes, the next start retries.
+            // Removes the lock file last: if a server that is being killed is still writing, the next start retries.
             Ok(()) => {
                 let data = entry.path().join(DATA);
                 if !data.exists() || fs::remove_dir_all(data).is_ok() {

@@ -118,7 +118,7 @@ fn killed_server_restarts_with_its_port_and_data() {
 
     mongod.restart().unwrap();
     assert_eq!(mongod.address(), address);
-    // Without a query, the server takes the count from metadata, which a kill leaves outdated.
+    // Without a query, the server takes the count from metadata, which is out of date after a kill.
     let count = doc! { "count": "c", "query": { "_id": 1 }, "$db": "test" };
     let found = run_command(&mut connect(&mongod), &count);
     assert_eq!(found.get_i32("n").unwrap(), 1);

@@ -24,7 +24,7 @@ pub(super) enum Contents {
     WheelFiles(&'static [WheelFile]),
     /// The `.json` files in some subfolders of the folder `root` of a `.tar.gz` archive.
     SdistSuites {
-        /// A path inside the archive, with a slash at its end.
+        /// A path inside the archive, with a trailing slash.
         root: &'static str,
         /// Folders directly below `root`.
         folders: &'static [&'static str],

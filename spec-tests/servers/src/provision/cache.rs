@@ -98,7 +98,7 @@ struct Lock(File);
 
 impl Lock {
     fn acquire(path: &Path) -> Result<Lock, ProvisionError> {
-        // Each call opens its own handle, so that the lock also excludes other threads of this process.
+        // Each call opens its own handle, so the lock also excludes other threads of this process.
         let file = File::create(path).map_err(ProvisionError::io("create", path))?;
         file.lock().map_err(ProvisionError::io("lock", path))?;
         Ok(Lock(file))

@@ -3,7 +3,7 @@ use bson::rawdoc;
 use super::*;
 use crate::mongod::tests::is_running;
 
-/// Returns the deadline for a change of roles, which may take long on a busy machine.
+/// Returns the deadline for a change of roles, which may take a long time on a busy machine.
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }

@@ -172,7 +172,7 @@ impl Arguments for NoArguments {
     }
 }
 
-/// Stands for rows, columns, types, values and statements, none of which ever exists.
+/// Stands for rows, columns, types, values and statements, none of which ever exist.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Never {}
 
