@@ -14,7 +14,7 @@ use crate::mutation::{Random, mutate};
 pub struct Bound {
     /// The maximum number of inputs.
     pub inputs: u64,
-    /// The time at which the campaign stops.
+    /// The latest time at which the campaign stops.
     pub deadline: Instant,
 }
 

@@ -229,8 +229,8 @@ impl Core {
 }
 
 impl Costs {
-    /// Returns the additional cost of a line that is not in the first level of the core's cache, because the core has
-    /// not used it for this many accesses.
+    /// Returns the additional cost of a line that the core has, but not in the first level of its cache, because the
+    /// core has not used the line for this many accesses.
     fn level(&self, unused: u64) -> Picos {
         if unused <= SECOND_LEVEL { self.second } else { self.third }
     }

@@ -95,7 +95,7 @@ pub(super) fn append_read_concern(appended: &mut Vec<u8>, client: &Client, opera
     }
 }
 
-/// Returns the read concern of the options, if it applies to the operation.
+/// Returns the read concern from the options, if it applies to the operation.
 fn usual_read_concern<'u>(client: &'u Client, operation: &Operation<'_>) -> Option<&'u str> {
     match (operation.kind, client.options().read_concern.as_deref()) {
         (Kind::Read, Some(level)) => name(operation.command.body()).is_some_and(takes_read_concern).then_some(level),
@@ -103,7 +103,7 @@ fn usual_read_concern<'u>(client: &'u Client, operation: &Operation<'_>) -> Opti
     }
 }
 
-/// Appends the write concern of the options, unless the caller's document already has a write concern.
+/// Appends the write concern from the options, unless the caller's document already has a write concern.
 #[inline]
 pub(super) fn append_write_concern(appended: &mut Vec<u8>, client: &Client, operation: &Operation<'_>) {
     let usual = &client.options().write_concern;

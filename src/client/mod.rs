@@ -399,7 +399,7 @@ impl Client {
         Some(Duration::from_secs(u64::try_from(minutes).unwrap_or(0).saturating_mul(60)))
     }
 
-    /// Waits until the client knows a server that the read preference of the options allows, starting the monitors if
+    /// Waits until the client knows a server that the read preference in the options allows, starting the monitors if
     /// necessary.
     ///
     /// # Errors

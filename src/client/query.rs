@@ -63,7 +63,7 @@ impl Client {
     /// Prepares an aggregation of a collection's documents. Await it to get a [`Cursor`].
     ///
     /// The pipeline can be anything that serde serializes as an array of documents. An aggregation whose pipeline ends
-    /// in `$out` or `$merge` is a write: the write concern of the options applies, and the aggregation is not repeated
+    /// in `$out` or `$merge` is a write: the write concern in the options applies, and the aggregation is not repeated
     /// after a network error. For an aggregation without a collection, such as `$currentOp`, use
     /// [`cursor`](Self::cursor) with a command that contains `aggregate: 1`.
     ///
@@ -153,7 +153,7 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets the servers that the query may be sent to. The default is the read preference of the options.
+    /// Sets the servers that the query may be sent to. The default is the read preference in the options.
     pub fn read_preference(mut self, preference: &'c ReadPreference) -> Self {
         self.prepared.read_preference = Some(preference);
         self

@@ -61,7 +61,7 @@ impl Client {
     /// this method returns `{ ok: 1 }`. The server replies to all other commands.
     ///
     /// The client adds `lsid` and the other fields of the session, `$clusterTime`, `$readPreference`, and the read
-    /// concern and write concern of the options. The command's document must not contain `lsid`, `txnNumber` or
+    /// concern and write concern from the options. The command's document must not contain `lsid`, `txnNumber` or
     /// `$clusterTime`.
     ///
     /// # Errors

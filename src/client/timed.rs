@@ -31,7 +31,7 @@ pub(crate) trait Limited: IntoFuture + Sized {
 }
 
 impl Client {
-    /// Returns the first limit that is set: the session's limit, the operation's limit `own`, or the limit of the
+    /// Returns the first limit that is set: the session's limit, the operation's limit `own`, or the limit in the
     /// options.
     ///
     /// # Errors

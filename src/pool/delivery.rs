@@ -13,13 +13,12 @@
 //! # The order
 //!
 //! Event A *precedes* event B in two cases: the call that emits A happens before the call that emits B, or B is emitted
-//! inside the delivery of A. Then the delivery of A ends before the delivery of B begins. Other events are unordered,
-//! and may be delivered at the same time.
+//! inside the delivery of A. Then the delivery of A finishes before the delivery of B begins. Other events are
+//! unordered, and may be delivered at the same time.
 //!
-//! This is the order that a pool needs. The events of a check-out are emitted one after the other. The events of a
-//! connection are also emitted one after the other, because a thread passes the connection on only after it has emitted
-//! its event. When an event of the pool itself precedes another event, the later event is emitted by a thread that has
-//! seen the change to the pool.
+//! This is the order that a pool needs. The events of a check-out are emitted one after the other. So are the events of
+//! a connection, because a thread passes the connection on only after it has emitted its event. When an event of the
+//! pool itself precedes another event, the later event is emitted by a thread that has seen the change to the pool.
 //!
 //! A single word, `busy`, keeps the two ways in order. It is true if and only if an event is queued or being delivered
 //! from the queue. It changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is
@@ -50,7 +49,7 @@
 //! # Embargoes
 //!
 //! An event that is emitted inside an inline delivery is queued, and must not be delivered before that delivery has
-//! ended. Another thread may hold the role of the deliverer. So the queued event is placed under an *embargo*:
+//! finished. Another thread may hold the role of the deliverer. So the queued event is placed under an *embargo*:
 //!
 //! | inline delivery | deliverer |
 //! | --- | --- |
@@ -79,8 +78,8 @@
 //! # Invariants
 //!
 //! - D-1 (no event is stranded): while the role is free, the emitter of each queued event has yet to call `deliver` or
-//!   to end its inline delivery. The role becomes free only under the lock, with an empty queue. A caller that leaves
-//!   its events behind has found the role held or reserved, under the same lock.
+//!   to finish its inline delivery. The role becomes free only under the lock, with an empty queue. A caller that
+//!   leaves its events behind has found the role held or reserved, under the same lock.
 //! - D-2 (waiting callers are woken): while the role is free, no caller is waiting. A waiting caller stays in `waiting`
 //!   until the deliverer removes it under the lock. The deliverer then gives it exactly one verdict.
 //! - D-3 (the queue is bounded): each event that was left behind was at most `room` positions from the front when its
@@ -185,8 +184,8 @@ impl<T> Delivery<T> {
     /// Passes queued events to `on_event`, or leaves them to another caller; see the [module](self). A panic in
     /// `on_event` is caught, and the event counts as delivered.
     ///
-    /// Inside an inline delivery, leaves the events in the queue until that delivery ends, so that a subscriber is not
-    /// called recursively.
+    /// Inside an inline delivery, leaves the events in the queue until that delivery finishes, so that a subscriber is
+    /// not called recursively.
     pub fn deliver(&self, on_event: impl Fn(&T)) {
         if !inside::is_inline_in(self.address()) {
             let (next, caller) = self.locked(|queue| queue.arrive(self.share.room));
@@ -218,7 +217,7 @@ impl<T> Delivery<T> {
     where
         T: Clone,
     {
-        // ORD: Acquire; pairs with the Release in `note`: the deliveries of all preceding events have ended.
+        // ORD: Acquire; pairs with the Release in `note`: the deliveries of all preceding events have finished.
         if self.busy.load(unless_mutant("idle_acquires_nothing", Ordering::Acquire)) {
             self.catch_up(&on_event);
         }
@@ -345,7 +344,7 @@ impl<T> Delivery<T> {
     /// Completes once [`Delivery::end`] has been called, all events queued so far have been delivered, and `is_over`
     /// returns true. [`Delivery::look_again`] makes it call `is_over` again.
     ///
-    /// `is_over` must not become true until all inline deliveries that should precede the end have ended.
+    /// `is_over` must not become true until all inline deliveries that should precede the end have finished.
     pub fn poll_ended(
         &self,
         change: &mut Watch<'_>,

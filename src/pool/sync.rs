@@ -179,8 +179,8 @@ pub(crate) fn follow() {
 pub(crate) fn fetch_to_write<T>(at: *const T) {
     #[cfg(simulated)]
     simulated::fetch_to_write(at);
-    // Not the intrinsic, for which the compiler emits a read prefetch unless it knows that the processor has this
-    // instruction. All x86-64 processors accept the instruction, although it has no effect on some of them.
+    // This is not the intrinsic, for which the compiler emits a read prefetch unless it knows that the processor has
+    // this instruction. All x86-64 processors accept the instruction, although it has no effect on some of them.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
     // SAFETY: a prefetch is only a hint, which does not change anything and accepts any address.
     unsafe {

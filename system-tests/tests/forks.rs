@@ -168,7 +168,7 @@ fn siblings_and_their_parent_give_documents_different_ids() {
     let client = Client::new(Options::parse(&format!("mongodb://{}", server.address())).unwrap()).unwrap();
     let documents = [rawdoc! { "n": 1 }, rawdoc! { "n": 2 }];
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    // The children inherit the generators of identifiers after their first use.
+    // The children inherit identifier generators that have already been used.
     runtime.block_on(async {
         let _ = client.run(Operation::write("forks", &rawdoc! { "drop": "ids" })).await;
         client.insert("forks", "ids", &documents).await.unwrap();

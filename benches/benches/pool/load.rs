@@ -258,10 +258,10 @@ impl Notes {
         check_outs as usize / load.tasks + 1
     }
 
-    /// Creates an empty record with room for `room` notes, in memory that has already been written to. Without it, all
-    /// tasks of a first come, first served pool would have to reallocate at the same time. A thousand reallocations and
-    /// page faults would take several times as long as the measured wait, and would affect more than one wait in a
-    /// hundred.
+    /// Creates an empty record with room for `room` notes, in memory that has already been written to. Without this
+    /// room, all tasks of a first come, first served pool would have to reallocate at the same time. A thousand
+    /// reallocations and page faults would take several times as long as the measured wait, and would affect more than
+    /// one wait in a hundred.
     fn new(counters: &Arc<Counters>, room: usize) -> Self {
         let mut notes = vec![Note { ticket: u32::MAX, place: u32::MAX, waited: u32::MAX, counted: false }; room];
         notes.clear();

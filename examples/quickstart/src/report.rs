@@ -148,7 +148,7 @@ impl Table<'_> {
     }
 }
 
-/// The outcome of the event file, as printed.
+/// The report on the event file.
 pub struct Events<'e> {
     pub written: &'e Written,
     pub path: &'e Path,

@@ -53,7 +53,7 @@ pub fn lock(address: usize, site: Site) {
     }
 }
 
-/// Unlocks the mutex at `address`, and wakes a core that is waiting for it.
+/// Unlocks the mutex at `address`, and wakes a core that is sleeping until the mutex is unlocked.
 pub fn unlock(address: usize, site: Site) {
     access(address, 4, Access::Update, site);
     let woken = on_machine(|machine, _| {

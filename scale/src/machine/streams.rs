@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// The walks through memory that a core has noticed: successive lines that it has not used for a long time. From the
-/// third line of a walk on, each line reaches the first level in time.
+/// third line of a walk onwards, each line reaches the first level in time.
 #[derive(Default)]
 pub(super) struct Streams {
     /// For each walk, the line after its last line, and whether two lines in a row were used. The latest walk comes

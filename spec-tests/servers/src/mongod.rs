@@ -209,7 +209,7 @@ impl Mongod {
         self.process.end().map_err(StartError::Wait)?;
         self.process = spawn(&self.binary, &self.options, self.port, &self.scratch)?;
         self.wait_until_ready().inspect_err(|_| {
-            // The caller gets the error from the start, not an error from killing the process.
+            // The caller gets the error from the start, not an error from terminating the process.
             let _ = self.process.end();
         })
     }

@@ -31,7 +31,7 @@ enum Fault {
 /// Which bytes pass on all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Passage {
-    /// The bytes that each connection's fault lets pass.
+    /// All bytes that the connection's fault lets through.
     Free,
     /// No bytes; connections stay open and silent.
     BlackHole,

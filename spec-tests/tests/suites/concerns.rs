@@ -86,8 +86,8 @@ fn answer(command: &Document, address: &str) -> Answer {
     }
 }
 
-/// Sends a command with the concerns of a connection string. Returns the command, and whether the write was
-/// acknowledged.
+/// Sends a command with the read and write concerns from a connection string. Returns the command, and whether the
+/// write was acknowledged.
 async fn send(is_read: bool, case: &Value) -> Result<(Document, bool), ClientError> {
     let server = ScriptedServer::start(|| Box::new(|command| answer(command, "localhost"))).await.unwrap();
     let client = Client::from_uri(&uri(&server.address(), &case["readConcern"], &case["writeConcern"])).unwrap();

@@ -169,7 +169,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
     }
 
     /// Sets the servers that the stream may read from, at its start and whenever it resumes. The default is the read
-    /// preference of the options.
+    /// preference in the options.
     pub fn read_preference(mut self, preference: &'c ReadPreference) -> Self {
         self.read_preference = Some(preference);
         self

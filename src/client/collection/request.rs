@@ -117,7 +117,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
     /// Sets [`limit`](Self::limit) to a limit that has already started.
     pub fn start(&mut self, limit: Limit) {
         self.started = Some(limit);
-        // The later commands of a cursor have the same limit, restarted.
+        // The limit starts again for each later command of a cursor.
         if self.session.is_none() {
             self.timeout = limit.unstarted();
         }

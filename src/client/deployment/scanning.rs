@@ -22,7 +22,7 @@
 //! result of the check. If the operation selects the server, its check-out fails with the authentication error. This
 //! failure has the same effect as if the pool had failed to open a connection: the server becomes unknown, and the
 //! operation is retried. If the operation does not select the server, scans skip the server for 5 s and keep its
-//! description. Otherwise, the server might refuse the same password twice a second. If the operation's time runs out
+//! description, so that the server does not refuse the same password twice a second. If the operation's time runs out
 //! during an authentication, the check is cut off.
 //!
 //! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before it is used again:

@@ -199,7 +199,7 @@ pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
     lossy(&elements.find(|element| element.key() == field)?)
 }
 
-/// Returns the strings in an array, read like [`text`].
+/// Returns the strings in an array, each read as by [`text`].
 pub(crate) fn texts(array: &RawArray) -> impl Iterator<Item = String> {
     array.iter_elements().map_while(Result::ok).filter_map(|element| lossy(&element))
 }

@@ -101,7 +101,7 @@ enum Queued<E: Environment> {
     Asks,
     /// The maximum number of check-outs is already waiting.
     Full,
-    /// The pool has changed in the meantime, so search again.
+    /// The pool has changed since, so search again.
     Again,
 }
 
@@ -152,7 +152,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Checks out a connection in the most frequent case: the caller only has to pop the top of its thread's stack. The
+    /// Checks out a connection in the most common case: the caller only has to pop the top of its thread's stack. The
     /// caller then [begins](Hit::begin) the use.
     ///
     /// Returns `None` in all other cases: the thread last used another pool, the stack is empty, a subscriber is

@@ -26,9 +26,9 @@
 //!
 //! # Race window
 //!
-//! A check-in in progress may miss that its pool was asked. A connection may also become idle in a pool that was not
-//! asked. In both cases, the connection stays idle until a pool in the queue searches again during its maintenance.
-//! Noticing such a connection at once would require every check-in to look at the budget.
+//! A check-in in progress may not notice that its pool has been asked. A connection may also become idle in a pool that
+//! has not been asked. In both cases, the connection stays idle until a pool in the queue searches again during its
+//! maintenance. Noticing such a connection at once would require every check-in to look at the budget.
 //!
 //! # One thread at a time
 //!
@@ -110,8 +110,9 @@ struct Account {
     leaving: u32,
     /// The pool's turn, while it is in the queue.
     ticket: Option<u64>,
-    /// Whether the pool was asked to give up the next connection that is returned to it. The pool records this too, but
-    /// asking the pool would require a handle to it, and dropping the handle under the lock could drop the pool.
+    /// Whether the pool has been asked to give up the next connection that is returned to it. The pool records this
+    /// too, but asking the pool would require a handle to it, and dropping the handle under the lock could drop the
+    /// pool.
     is_asked: bool,
 }
 

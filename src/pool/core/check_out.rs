@@ -16,9 +16,9 @@ use crate::pool::sync::contain;
 
 /// The start of a check-out or of a connection's use, and whether the check-out has waited.
 ///
-/// Packed into one word, so that the future of a check-out stays small. The lowest bit says whether the check-out has
-/// waited. The other bits contain the stopwatch's reading plus one. They are zero if the stopwatch was not read,
-/// because no subscriber was listening and the check-out found a connection at once.
+/// Packed into one word to keep the future of a check-out small. The lowest bit says whether the check-out has waited.
+/// The other bits contain the stopwatch's reading plus one. They are zero if the stopwatch was not read, because no
+/// subscriber was listening and the check-out found a connection at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started(u64);
 
@@ -84,7 +84,7 @@ pub enum Refusal {
     Paused {
         /// The error that caused the clear, if the caller of the clear passed one.
         cause: Option<Cause>,
-        /// Whether the pool is paused because it was never marked ready, rather than because it was cleared.
+        /// Whether the pool is paused because it has never been marked ready, rather than because it has been cleared.
         never_ready: bool,
     },
     /// The pool is closed.

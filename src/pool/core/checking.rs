@@ -111,7 +111,7 @@ impl<E: Environment> Checking<E> {
 impl<E: Environment> Drop for Checking<E> {
     fn drop(&mut self) {
         let held = self.held;
-        // As when an `Idle` is dropped: the accounting may have mistaken the connection for one in use.
+        // As in the drop of an `Idle`, the accounting may have mistaken the connection for one in use.
         held.end_hold();
         if held.is_stale() {
             return held.retire_stale();

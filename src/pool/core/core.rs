@@ -522,7 +522,7 @@ impl<E: Environment> Core<E> {
     /// Emits and delivers an event, which is built only if a subscriber is listening. The caller must not hold a lock.
     #[inline(always)]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
-        // Inlined, because this check would otherwise be the only call that a check-out makes.
+        // This is inlined, because this check would otherwise be the only call that a check-out makes.
         if self.environment.listens() {
             self.emit_to_listeners(event);
         }
@@ -575,7 +575,7 @@ impl<E: Environment> Core<E> {
     ///
     /// This is for a pool whose connections no longer work or must be replaced, for a reason that has nothing to do
     /// with the server. It neither emits an event nor closes anything: [`Core::maintain`] closes the connections that
-    /// were available. Connections to services become stale as well. Does nothing to a closed pool.
+    /// were available. Connections to services also become stale. Does nothing to a closed pool.
     pub fn renew(&self) {
         let mut registry = self.registry.lock();
         let state = self.state.load();

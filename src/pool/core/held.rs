@@ -178,7 +178,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Hands the connection over to the first check-out of the first lane that is not empty. Returns `false` if no
-    /// check-out is waiting any more.
+    /// check-out is still waiting.
     #[inline]
     fn hand_over(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
         if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
@@ -238,7 +238,7 @@ impl<E: Environment> Held<E> {
         self.core().state.load().generation == generation && !self.is_stale_member()
     }
 
-    /// Returns the reason for closing a connection of an older generation.
+    /// Returns the reason for closing a connection from an older generation.
     pub(super) fn stale_reason(&self) -> ConnectionClosedReason {
         match self.core().state.load().phase {
             Phase::Closed => ConnectionClosedReason::PoolClosed,
@@ -252,7 +252,7 @@ impl<E: Environment> Held<E> {
         self.close(reason, None, CountsAs::Established);
     }
 
-    /// Closes a connection of an older generation as [`Held::retire`] does.
+    /// Closes a connection from an older generation as [`Held::retire`] does.
     #[cold]
     #[inline(never)]
     pub(super) fn retire_stale(self) {
@@ -306,7 +306,7 @@ impl<E: Environment> Held<E> {
             Some(connection) => core.environment.dispose(connection, closing),
             None => drop(closing),
         }
-        // Done last, so that a slow subscriber does not delay another check-out's permit.
+        // This comes last, so that a slow subscriber does not delay another check-out's permit.
         if core.environment.may_have_events() {
             core.environment.deliver();
         }
@@ -344,7 +344,7 @@ impl<E: Environment> Held<E> {
         // The slot is released before the capacity is given back, so that there are never more slots than the
         // capacity allows.
         let closing = Closing::of(Arc::clone(&core), counts_as);
-        // Dropped only now, because `closing` must acquire its own reference first.
+        // This is dropped only now, because `closing` must acquire its own reference first.
         drop(reference);
         (connection, closing)
     }
@@ -363,8 +363,8 @@ impl<E: Environment> Held<E> {
     /// because its next event may come from another thread. The caller must not hold a lock.
     pub(super) fn end_use(&self) {
         let core = self.core();
-        // Done first, so that the pool notices if the log has stopped listening. Otherwise the end of this use could
-        // later be reported to the log.
+        // This comes first, so that the pool notices if the log has stopped listening. Otherwise the end of this use
+        // could later be reported to the log.
         core.heed_log();
         if core.environment.listens() {
             let connection_id = self.id();

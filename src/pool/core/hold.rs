@@ -162,8 +162,8 @@ impl Hold {
         (before, reported)
     }
 
-    /// Returns the sequence, and the use if the connection is in use. Retries if the record changes in the meantime.
-    /// Any thread may call this.
+    /// Returns the sequence, and the use if the connection is in use. Retries if the record changes while it is being
+    /// read. Any thread may call this.
     pub(super) fn read(&self) -> (Sequence, Option<Use>) {
         let mut backoff = Backoff::new();
         loop {

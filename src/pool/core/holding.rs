@@ -5,14 +5,14 @@
 //! number, and a record contains the number of the switch under which it was written. Records with an earlier number
 //! are ignored, so switching never has to visit the slots.
 //!
-//! A connection that is being drained does not have a holder, because its caller has checked it in.
+//! A connection that is being drained has no holder, because its caller has checked it in.
 //!
 //! # Race window
 //!
 //! A check-out that is in progress when the accounting is switched on may miss the switch. Its connection then counts
 //! as checked out before the switch. The same applies to a connection that is on its way to its caller at that moment,
 //! until its check-out notes it or makes it available again. If the connection has been reported as a long hold by
-//! then, the end of the reported use is reported as well.
+//! then, the end of that use is also reported.
 //!
 //! A connection that is about to be closed also counts as checked out before the switch. The end of its use is not
 //! reported. The use itself is reported only if the close takes longer than the threshold, which is unlikely, because
@@ -220,8 +220,8 @@ impl<E: Environment> Core<E> {
             return false;
         }
         // The owner changes the record, then removes the entry. So the owner finds the entry, or this thread finds the
-        // change, or both. If both happen, the owner has already reported the end of the use, so the use itself must be
-        // reported as well.
+        // change, or both. If both happen, the owner has already reported the end of the use, so the use itself must
+        // also be reported.
         self.noted(found.slot).is_none() || !self.holding.reports.lock().unnoted.remove(&id)
     }
 

@@ -53,7 +53,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Records for the pace that no waiter is in the queue any more. Called under the wait list's lock.
+    /// Records for the pace that the queue has no waiters left. Called under the wait list's lock.
     pub(super) fn queue_ends(&self) {
         if let Some(pace) = &self.measures.pace {
             pace.stop(self.environment.stopwatch(), self.capacity.load().total);

@@ -13,7 +13,7 @@ use super::lease::Lease;
 use super::tokens::{CountsAs, Idle};
 use crate::pool::event::ConnectionClosedReason;
 
-/// How long a connection has existed, and how much it was used.
+/// How long a connection has existed, and how much it has been used.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Usage {
     pub connection_id: u64,
     /// The time since the connection was created, that is, since its establishment began.
     pub age: Duration,
-    /// How many times the connection was checked out, including the current use.
+    /// How many times the connection has been checked out, including the current use.
     #[doc(alias = "recycle_count")]
     pub uses: u64,
     /// The time since the connection's last use ended. `None` while the connection is in use, and in a pool without
@@ -55,7 +55,7 @@ impl<E: Environment> Held<E> {
 }
 
 impl<E: Environment> Lease<E> {
-    /// Returns how long the connection has existed, and how much it was used.
+    /// Returns how long the connection has existed, and how much it has been used.
     pub fn usage(&self) -> Usage {
         self.held().usage(false)
     }

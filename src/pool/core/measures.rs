@@ -140,7 +140,7 @@ impl<E: Environment> Held<E> {
         if !E::METERED {
             return;
         }
-        // Another thread may have opened the connection before the check-out's first poll ended.
+        // Another thread may have opened the connection before the check-out's first poll returned.
         let is_opened = self.slot().take_opened_mark();
         if is_opened || started.has_waited() {
             self.count_wait(started, is_opened);

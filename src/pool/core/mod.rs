@@ -129,7 +129,7 @@
 //! - No fairness between shards: a thread takes from its own shard first.
 //! - No counter of available connections.
 //! - No epoch-based reclamation: slots are never deallocated while the pool lives, and a waiter's cell is kept until
-//!   its grant was taken or its ticket was skipped.
+//!   its grant has been taken or its ticket has been skipped.
 //! - No lock on the hot path. The waiting path does take locks. The work under the wait list's lock is bounded, however
 //!   many check-outs wait or leave: it touches a few cache lines, and the heads of all shards when the first check-out
 //!   queues up or the last check-out leaves. `pool/sync/brief.rs` says how long a thread may wait for that lock.

@@ -25,7 +25,7 @@ pub(super) struct Pace {
     /// and the other bits hold the stopwatch reading at which the clock would have shown 0. Changes under the wait
     /// list's lock.
     clock: StatisticU64,
-    /// The number of waiters that were served.
+    /// The number of waiters that have been served.
     served: StatisticU64,
     /// The time on the clock and the number of waiters served when the clock was last started.
     began: [StatisticU64; 2],

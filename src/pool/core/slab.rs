@@ -60,7 +60,7 @@ pub(super) struct Slot<C> {
     /// The core that the slot belongs to. Set when a connection is created; only the owner reads it.
     core: UnsafeCell<CorePointer>,
     record: UnsafeCell<Record>,
-    /// In a separate allocation, because most slots of a lightly used pool never hold a connection.
+    /// This is a separate allocation, because most slots of a lightly used pool never hold a connection.
     value: UnsafeCell<Option<Box<C>>>,
     /// The waker to wake when the connection is interrupted.
     ///
@@ -154,7 +154,7 @@ impl<C> Slot<C> {
     /// Takes the time at which the connection was checked out, if a subscriber was listening then. Called by the owner,
     /// and by a forked child.
     pub(super) fn take_started(&self) -> Started {
-        // Relaxed: see `known_as`. Not a swap, because nothing else writes the word.
+        // Relaxed: see `known_as`. This is not a swap, because nothing else writes the word.
         let started = Started::from_word(self.started.load(UnmodelledOrdering::Relaxed));
         self.started.store(Started::UNHEARD.word(), UnmodelledOrdering::Relaxed);
         started
@@ -416,7 +416,7 @@ impl<C> Slot<C> {
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1), and nothing changes the record in the meantime.
+    /// The caller owns the slot (INV-1), and nothing changes the record during the call.
     #[inline]
     pub(super) unsafe fn with_record<R>(&self, f: impl FnOnce(&Record) -> R) -> R {
         // SAFETY: INV-1, as the caller guarantees.
@@ -427,7 +427,7 @@ impl<C> Slot<C> {
     ///
     /// # Safety
     ///
-    /// The caller owns the slot (INV-1), and nothing else uses the record in the meantime.
+    /// The caller owns the slot (INV-1), and nothing else uses the record during the call.
     #[inline]
     pub(super) unsafe fn with_record_mut<R>(&self, f: impl FnOnce(&mut Record) -> R) -> R {
         // SAFETY: INV-1, as the caller guarantees.

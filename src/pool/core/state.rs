@@ -23,7 +23,7 @@ pub enum Phase {
 pub struct PoolState {
     /// The phase.
     pub phase: Phase,
-    /// How many times the pool was cleared or renewed. Closing counts as a clear.
+    /// How many times the pool has been cleared or renewed. Closing counts as a clear.
     pub generation: u64,
 }
 

@@ -14,8 +14,8 @@ use crate::pool::sync::atomic::Ordering;
 pub struct PoolStatus {
     /// The pool's phase.
     pub phase: Phase,
-    /// How many times the pool was cleared or [renewed](crate::Pool::renew). Closing counts as a clear. So does the end
-    /// of the runtime that the connections were registered with, although it emits no event.
+    /// How many times the pool has been cleared or [renewed](crate::Pool::renew). Closing counts as a clear. So does
+    /// the shutdown of the runtime that the connections were registered with, although it emits no event.
     pub generation: u64,
     /// The largest number of connections that may exist (`maxPoolSize`). 0 means no limit.
     pub max_pool_size: u32,
@@ -93,7 +93,7 @@ impl<E: Environment> Core<E> {
         let waiting = self.wait_list.lock().waiting();
         // The flag avoids the lock in the usual case, when no connection is being drained.
         let draining = if counts.draining { self.registry.lock().drains.len() } else { 0 };
-        // A connection that was handed over as soon as it was established may be closed before its opening ends.
+        // A connection that was handed over as soon as it was established may be closed before its opening completes.
         let (total, pending) = (counts.total, counts.pending.min(counts.total));
         // If the counts are from different instants, the parts may add up to more than the total.
         let stale = stale.min(total - pending);

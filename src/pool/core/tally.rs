@@ -15,8 +15,8 @@ use crate::pool::sync::statistics::{AtomicU64 as StatisticU64, Ordering as Stati
 /// | 3. uses the connection; ends the use if it is timed | |
 /// | 4. gives the slot away: releases | |
 ///
-/// The word holds two numbers, so that the hit path does one load, one addition and one store, and the check-in
-/// compares one loaded value with a constant:
+/// The word holds two numbers, so the hit path does one load, one addition and one store, and the check-in compares one
+/// loaded value with a constant:
 ///
 /// | bits | number |
 /// | --- | --- |

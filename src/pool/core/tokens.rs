@@ -164,7 +164,7 @@ impl<E: Environment> Drop for Pending<E> {
 /// An established connection, and its contribution to the pending count.
 pub type Established<E> = (Idle<E>, Opening<E>);
 
-/// The establishment was abandoned because the pool was cleared or closed in the meantime.
+/// The establishment was abandoned because the pool was cleared or closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -292,7 +292,7 @@ impl<E: Environment> SharedOpening<E> {
     pub fn end(&self) {
         let ended = {
             let mut shared = self.0.lock();
-            // Done under the lock, so that the count is already correct when the second caller gets the lock.
+            // This is done under the lock, so that the count is already correct when the second caller gets the lock.
             shared.iter_mut().for_each(Opening::stop_counting);
             shared.take()
         };

@@ -14,7 +14,7 @@ struct Nesting {
 }
 
 const OUTSIDE: usize = 0;
-/// Never the address of a delivery, because deliveries are aligned.
+/// This is never the address of a delivery, because deliveries are aligned.
 const FROM_A_QUEUE: usize = 1;
 
 thread_local! {
@@ -22,7 +22,7 @@ thread_local! {
     static NESTING: Nesting = Nesting { outermost: Cell::new(OUTSIDE), embargo: Cell::new(0) };
 }
 
-/// Returns whether the thread is inside a subscriber. A thread that is ending has no thread-locals left. It is treated
+/// Returns whether the thread is inside a subscriber. A thread that is exiting has no thread-locals left. It is treated
 /// as inside a subscriber, so that it does not wait.
 pub(super) fn is_inside() -> bool {
     NESTING.try_with(|nesting| nesting.outermost.get() != OUTSIDE).unwrap_or(true)

@@ -25,7 +25,7 @@ pub(super) struct Queue<T> {
 
 pub(super) struct QueuedEvent<T> {
     event: T,
-    /// The inline delivery that must end before this event is delivered, or [`NO_EMBARGO`].
+    /// The inline delivery that must finish before this event is delivered, or [`NO_EMBARGO`].
     embargo: u64,
 }
 
@@ -36,7 +36,7 @@ enum Role {
     /// Held by a deliverer whose turn has ended.
     Tired,
     /// Reserved for the thread whose inline delivery has this embargo. The thread takes the role when its delivery has
-    /// ended.
+    /// finished.
     Reserved(u64),
 }
 
@@ -132,7 +132,7 @@ impl<T> Queue<T> {
         (if waits { self.wait(caller) } else { Next::Leave }, caller)
     }
 
-    /// Lifts an embargo, and decides the next step of the thread whose inline delivery has ended.
+    /// Lifts an embargo, and decides the next step of the thread whose inline delivery has finished.
     pub(super) fn lift(&mut self, embargo: u64, room: u32) -> (Next<T>, Caller) {
         self.embargoes.retain(|present| *present != embargo);
         if self.role == Role::Reserved(embargo) {

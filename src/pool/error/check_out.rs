@@ -177,10 +177,10 @@ pub struct PoolClearedError {
     pub cause: Option<Cause>,
     /// Whether a connection that was in use or pending was interrupted, as opposed to a check-out being refused.
     pub interrupted: bool,
-    /// Whether part of the operation may have been sent before the interruption, so that the server may have executed
-    /// it. Always `false` for a check-out.
+    /// Whether part of the operation may have been sent before the interruption, in which case the server may have
+    /// executed it. Always `false` for a check-out.
     pub sent: bool,
-    /// Whether the pool is paused because it has never been marked ready, rather than because it was cleared.
+    /// Whether the pool is paused because it has never been marked ready, rather than because it has been cleared.
     pub never_ready: bool,
 }
 
@@ -455,8 +455,8 @@ impl fmt::Display for WaitQueueFull {
 
 /// A check-out needs a tokio runtime to open a connection or to enforce a time limit, but there is no runtime.
 ///
-/// The pool's runtime has ended, and the check-out is being polled outside any runtime, or on a runtime that is about
-/// to end. Nothing was sent.
+/// The pool's runtime has shut down, and the check-out is being polled outside any runtime, or on a runtime that is
+/// about to shut down. Nothing was sent.
 ///
 /// ```
 /// use wharf::CheckOutError;

@@ -51,7 +51,7 @@ const LONGEST: u64 = (1 << 44) - 1;
     serde(into = "super::stored::Stored", try_from = "super::stored::Stored")
 )]
 pub struct Histogram {
-    /// `None` if nothing was recorded.
+    /// `None` if nothing has been recorded.
     buckets: Option<histogram::Histogram>,
     count: u64,
     /// In nanoseconds.
@@ -80,14 +80,14 @@ impl Histogram {
         (self.count > 0).then(|| Duration::from_nanos(self.max))
     }
 
-    /// Returns the mean of the recorded times, or `None` if nothing was recorded.
+    /// Returns the mean of the recorded times, or `None` if nothing has been recorded.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         self.sum.checked_div(self.count).map(Duration::from_nanos)
     }
 
     /// Returns the time that the fraction `quantile` of the recorded times does not exceed: 0.5 for the median, 0.99
-    /// for the 99th percentile. Returns `None` if nothing was recorded.
+    /// for the 99th percentile. Returns `None` if nothing has been recorded.
     ///
     /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside the range 0 to 1 is
     /// replaced by the nearer bound, and NaN by 1.
@@ -229,7 +229,7 @@ fn index_of(nanos: u64) -> usize {
     const GROUPING: u32 = BUCKETS.grouping_power() as u32;
     let power = nanos.checked_ilog2().unwrap_or(0);
     let index = match power.checked_sub(GROUPING) {
-        // The highest bit and the four bits below it. Each further shift adds sixteen buckets.
+        // The highest bit and the four bits below it. Each additional shift adds sixteen buckets.
         Some(shift) => (nanos >> shift) + (u64::from(shift) << GROUPING),
         None => nanos,
     };

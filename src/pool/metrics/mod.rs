@@ -58,12 +58,12 @@ pub struct PoolMetrics {
     /// The current numbers of connections and of waiting check-outs.
     pub status: PoolStatus,
     /// Whether the pool is ready and its server accepts writes, as far as its client knows. A server accepts writes if
-    /// it is a primary, a mongos or a standalone server, or is behind a load balancer. A pool without a client only
-    /// knows whether it is ready.
+    /// it is a primary, a mongos or a standalone server, or is behind a load balancer. A pool without a client knows
+    /// only whether it is ready.
     pub accepts_writes: bool,
     /// `minPoolSize`: how many connections the pool keeps open.
     pub min_pool_size: u32,
-    /// The check-outs that have ended.
+    /// The check-outs that have finished.
     pub check_outs: CheckOutMetrics,
     /// How long connections were in use, from the end of check-out to the beginning of check-in.
     ///
@@ -76,9 +76,9 @@ pub struct PoolMetrics {
     pub connections: ConnectionMetrics,
     /// The drains of connections that were returned with unfinished work.
     pub drains: DrainMetrics,
-    /// How many times the pool was cleared while it was ready.
+    /// How many times the pool has been cleared while it was ready.
     pub clears: u64,
-    /// How many times a service of the pool was cleared, in load-balanced mode.
+    /// How many times a service of the pool has been cleared, in load-balanced mode.
     pub service_clears: u64,
     /// How many connections in use or being established were interrupted, because the pool or their service was cleared
     /// with `interruptInUseConnections`, or because the pool was closed while they were being established.
@@ -88,7 +88,7 @@ pub struct PoolMetrics {
     pub retries: u64,
 }
 
-/// The check-outs of a pool that have ended. A check-out is counted as soon as it has received its connection or
+/// The check-outs of a pool that have finished. A check-out is counted as soon as it has received its connection or
 /// failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -171,8 +171,8 @@ pub struct ConnectionMetrics {
     pub stage_times: ByStage<Histogram>,
     /// Establishments that failed, by the stage that failed.
     pub failed: ByStage<u64>,
-    /// Establishments that were abandoned without an error, because the pool was closed or cleared or the runtime
-    /// ended.
+    /// Establishments that were abandoned without an error, because the pool was closed or cleared or the runtime shut
+    /// down.
     pub given_up: u64,
     /// Connections that were closed, by reason.
     pub closed: Closes,
@@ -183,8 +183,8 @@ pub struct ConnectionMetrics {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Closes {
-    /// The pool or the connection's service was cleared, the pool's runtime ended, or the connection was detached or not
-    /// retained.
+    /// The pool or the connection's service was cleared, the pool's runtime shut down, or the connection was detached
+    /// or not retained.
     pub stale: u64,
     /// The connection was available for longer than `maxIdleTimeMS`.
     pub idle: u64,
@@ -218,7 +218,7 @@ pub struct DrainMetrics {
     pub failed: u64,
     /// Drains that were stopped because a check-out needed the connection's capacity.
     pub displaced: u64,
-    /// Drains that were abandoned, because the pool was cleared or closed, or because its runtime ended.
+    /// Drains that were abandoned, because the pool was cleared or closed, or because its runtime shut down.
     pub given_up: u64,
 }
 

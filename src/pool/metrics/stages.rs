@@ -17,7 +17,7 @@ struct Time(AtomicU64);
 impl StageTimes {
     pub(crate) fn set(&self, stage: Stage, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
-        // Relaxed: the duration is read after the establishment has ended, and the establisher's future orders this
+        // Relaxed: the duration is read after the establishment has finished, and the establisher's future orders this
         // store before the load.
         self.0.of(stage).0.store(nanos, Ordering::Relaxed);
     }

@@ -270,7 +270,7 @@ impl Eq for Specified {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackgroundInterval {
-    /// Maintenance runs this long after the previous round has ended, and at once after a clear.
+    /// Maintenance runs this long after the previous round has finished, and at once after a clear.
     ///
     /// If none of `minPoolSize`, `maxIdleTimeMS` and a lifetime is set, the passage of time alone does not create work,
     /// and maintenance runs only when there is work. In load-balanced mode, it always runs at intervals.
@@ -336,7 +336,7 @@ impl PoolOptions {
         }
     }
 
-    /// Checks that the options are valid and do not contradict each other.
+    /// Checks that the options are valid and do not conflict.
     ///
     /// # Errors
     ///
@@ -368,7 +368,7 @@ impl PoolOptions {
         }
     }
 
-    /// Refuses values that contradict each other.
+    /// Refuses values that conflict.
     pub(crate) fn check_together(&self) -> Result<(), InvalidOption> {
         if self.min_pool_size > self.capacity() {
             let must = format!("at most maxPoolSize ({})", self.capacity());

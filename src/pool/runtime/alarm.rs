@@ -33,7 +33,7 @@ pub(crate) async fn before_alarm<F: Future>(limit: Duration, future: F) -> Optio
     }
 }
 
-/// Returns whether tokio's clock agrees with the system's clock. The clocks differ if a test has paused or advanced
+/// Returns whether tokio's clock agrees with the system clock. The clocks differ if a test has paused or advanced
 /// tokio's clock.
 fn is_clock_running() -> bool {
     let before = std::time::Instant::now();

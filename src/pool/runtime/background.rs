@@ -21,11 +21,11 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passage of
 /// time can create work.
 ///
-/// A run never waits. Separate tasks open the connections that `minPoolSize` requires. When such a task ends, the core
-/// requests the next run.
+/// A run never waits. Separate tasks open the connections that `minPoolSize` requires. When such a task finishes, the
+/// core requests the next run.
 ///
-/// With [`BackgroundInterval::Never`], the task does not run maintenance. It then only detects the end of its runtime,
-/// and reports long holds.
+/// With [`BackgroundInterval::Never`], the task does not run maintenance. It then only detects the shutdown of its
+/// runtime, and reports long holds.
 pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
     let core = &guard.core;
     let mut holds = pin!(holders::watch(core));
@@ -42,7 +42,8 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
             core.maintain();
             while let Some(pending) = core.populate() {
                 let opening = guard.handle().spawn(fork::own(open(core.clone(), pending, None, true)));
-                // If the runtime has ended, the new task has already ended, and this task ends at the `await`.
+                // If the runtime has shut down, the new task has already been cancelled, and this task stops at the
+                // `await`.
                 if opening.is_finished() {
                     yield_now().await;
                 }

@@ -23,7 +23,7 @@ thread_local! {
 #[must_use]
 pub(crate) struct Inline {
     before: bool,
-    /// Not `Send`: the mark belongs to the thread.
+    /// This is not `Send`: the mark belongs to the thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -47,7 +47,7 @@ impl Drop for Inline {
 ///
 /// # Errors
 ///
-/// [`JoinError`] if the runtime has ended, or the work panicked on its thread.
+/// [`JoinError`] if the runtime has shut down, or the work panicked on its thread.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     if Inline::is_entered() { Ok(work()) } else { spawn_blocking(work).await }
 }
@@ -62,7 +62,7 @@ pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
 }
 
 /// How many host names of a deployment are looked up at the same time. A lookup holds one of the runtime's 512 blocking
-/// threads until the system answers, even if nothing is waiting for the answer any more.
+/// threads until the system answers, even if nothing is still waiting for the answer.
 const LOOK_UPS: usize = 8;
 
 /// The permits to look up names, which limit how many lookups run at the same time.

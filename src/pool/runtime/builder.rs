@@ -113,7 +113,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// A log that is switched on while the pool is in use receives the events of connections and of the pool itself
     /// from the next event on. It receives the events of check-outs and check-ins once the pool has noticed the log:
-    /// after at most 191 further uses of a connection, or at the next call to [`Pool::ready`], if that comes first. A
+    /// after at most 191 more uses of a connection, or at the next call to [`Pool::ready`], if that comes first. A
     /// client makes that call after each successful check of the server, every ten seconds by default
     /// (`heartbeatFrequencyMS`). A connection that is in use at that time is later reported as checked in after a use
     /// of zero duration.
@@ -209,7 +209,7 @@ impl<E: Establish> PoolBuilder<E> {
     }
 
     /// Sets the runtime for the pool's tasks. The default is the runtime that [`PoolBuilder::build`] is called on. When
-    /// the runtime ends, the pool [moves](Pool#runtimes).
+    /// the runtime shuts down, the pool [moves](Pool#runtimes).
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self

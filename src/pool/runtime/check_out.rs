@@ -61,7 +61,7 @@ pin_project! {
 enum CheckOutState {
     Begins,
     Waits,
-    /// The check-out waited and has ended.
+    /// The check-out waited and has finished.
     Ended,
 }
 

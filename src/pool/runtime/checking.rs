@@ -20,7 +20,7 @@ enum End {
 }
 
 impl<E: Establish> Pool<E> {
-    /// Has the establisher check a connection. Returns the connection if it passes the check, and otherwise a token
+    /// Makes the establisher check a connection. Returns the connection if it passes the check, and otherwise a token
     /// that closes it when dropped. Dropping the future also closes the connection.
     ///
     /// The check is part of the check-out's future, so the check-out's time limit covers it.

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Has the establisher close a connection. The connection counts towards `maxPoolSize` until `closing` is dropped.
+/// Makes the establisher close a connection. The connection counts towards `maxPoolSize` until `closing` is dropped.
 ///
 /// A close that completes at once does not need a task. A longer close continues in a task on the pool's runtime or,
 /// without one, on the caller's runtime. If there is no runtime, the future is dropped.

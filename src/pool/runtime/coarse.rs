@@ -106,7 +106,7 @@ fn tick_after(elapsed: Duration) -> u32 {
 /// | 2. `HAS_THREAD` becomes false | b. sets `HAS_THREAD`, and starts a thread if it was false |
 /// | 3. looks for users again, and continues if there are any, unless step b has started a thread | |
 ///
-/// All accesses are sequentially consistent: if step b finds a thread that is about to end, step 3 finds the user.
+/// All accesses are sequentially consistent: if step b finds a thread that is about to exit, step 3 finds the user.
 fn run() {
     loop {
         while USERS.load(Ordering::SeqCst) > 0 {

@@ -120,8 +120,7 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the sizes contradict each other, or if another option was changed. The pool then keeps its
-    /// options.
+    /// [`InvalidOption`] if the sizes conflict, or if another option was changed. The pool then keeps its options.
     #[doc(alias = "set_max_size")]
     #[doc(alias = "set_maximum_pool_size")]
     pub fn resize(&self, change: impl Fn(PoolOptions) -> PoolOptions) -> Result<(), InvalidOption> {
@@ -214,7 +213,7 @@ impl<E: Establish> Pool<E> {
                 let home = home.ok_or_else(|| NoRuntimeError::of(core.address()))?;
                 let (id, generation) = (pending.id(), pending.generation());
                 let task = home.handle().spawn(fork::own(open(Arc::clone(core), pending, None, false)));
-                // The runtime may have ended.
+                // The runtime may have shut down.
                 let is_finished = task.is_finished();
                 openings.push(WarmUpOpening { id, generation, counts: true, home, task });
                 if is_finished {

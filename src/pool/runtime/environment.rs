@@ -125,7 +125,7 @@ impl<E: Establish> TokioEnvironment<E> {
         }
     }
 
-    /// Returns the runtime of the pool's tasks, unless it is known to have ended.
+    /// Returns the runtime of the pool's tasks, unless it is known to have shut down.
     pub(super) fn living_runtime(&self) -> Option<Handle> {
         self.residence.home().map(|home| home.handle().clone())
     }

@@ -62,7 +62,7 @@ impl FailedConnection<'_> {
     }
 
     /// Clears the pool, or in load-balanced mode the connection's service, because of this error. Returns `false` if
-    /// the pool or the service was already cleared after the connection was created.
+    /// the pool or the service had already been cleared after the connection was created.
     pub fn clear_pool(&self) -> bool {
         let clear = Clear::new().because(self.error.cause().clone());
         self.generation().is_some_and(|generation| (self.clear)(clear.only_at_generation(generation)).unwrap_or(false))

@@ -9,7 +9,7 @@ use event_listener::Event;
 use super::random::random_fraction;
 use crate::pool::sync::Watch;
 
-/// The pause after the second failure. Each further failure doubles it.
+/// The pause after the second failure. Each subsequent failure doubles it.
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 

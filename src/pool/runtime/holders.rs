@@ -81,10 +81,10 @@ impl HoldReports {
                 )
             };
         }
-        // A panic in a tracing subscriber must neither end the background task nor keep the report from the sinks.
+        // A panic in a tracing subscriber must neither stop the background task nor keep the report from the sinks.
         contain(|| if report.has_ended { log!(info) } else { log!(warn) });
         for sink in self.sinks.iter() {
-            // If a sink panics, the others still get the report.
+            // If a sink panics, the others still receive the report.
             contain(|| sink(report));
         }
     }
@@ -177,8 +177,8 @@ impl<E: Establish> Pool<E> {
     /// While a threshold is set, [accounting](Self::account_for_holders) is on. A connection that was checked out
     /// earlier is treated as if it had been checked out when accounting began.
     ///
-    /// The pool's background task makes the reports. The task ends with the pool's runtime, and restarts once the pool
-    /// has [moved](Self#runtimes).
+    /// The pool's background task makes the reports. The task stops when the pool's runtime shuts down, and restarts
+    /// once the pool has [moved](Self#runtimes).
     pub fn report_holds_after(&self, threshold: Option<Duration>) {
         self.here().core.report_holds_after(threshold);
     }

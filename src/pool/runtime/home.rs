@@ -1,8 +1,8 @@
-//! The home of a pool: the runtime of its tasks. A pool moves to another home when its runtime ends.
+//! The home of a pool: the runtime of its tasks. A pool moves to another home when its runtime shuts down.
 //!
 //! A pool has one home at a time. The background task and the tasks that open connections run there, and the sockets of
-//! all its connections are registered there. When the runtime ends, the connections can no longer be used, and become
-//! stale. The next check-out that needs a new connection moves the pool to the runtime that polls the check-out.
+//! all its connections are registered there. When the runtime shuts down, the connections can no longer be used, and
+//! become stale. The next check-out that needs a new connection moves the pool to the runtime that polls the check-out.
 //!
 //! | event that reveals the end | noticed by |
 //! | --- | --- |
@@ -45,16 +45,16 @@ impl Home {
         &self.handle
     }
 
-    /// Returns whether the runtime is known to have ended.
+    /// Returns whether the runtime is known to have shut down.
     pub(super) fn has_ended(&self) -> bool {
         // ORD: Acquire; pairs with the Release in `end`.
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Notes that the runtime has ended, and makes the connections that are registered there stale.
+    /// Notes that the runtime has shut down, and makes the connections that are registered there stale.
     ///
-    /// Several callers may notice the end and call this. Once any of the calls has returned, no new check-out finds one
-    /// of these connections.
+    /// Several callers may notice the shutdown and call this. Once any of the calls has returned, no new check-out
+    /// finds one of these connections.
     pub(super) fn end<E: Establish>(&self, core: &SharedCore<E>) {
         // ORD: Release; pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);
@@ -71,20 +71,20 @@ pub(super) struct Residence(Mutex<Places>);
 #[derive(Default)]
 struct Places {
     home: Option<Arc<Home>>,
-    /// The runtime, other than the home, on which a check-out last opened a connection. If the home ends, a check-out
-    /// without a runtime moves the pool to this runtime.
+    /// The runtime, other than the home, on which a check-out last opened a connection. If the home shuts down, a
+    /// check-out without a runtime moves the pool to this runtime.
     other: Option<Handle>,
 }
 
 impl Residence {
-    /// Returns the home, unless it is known to have ended.
+    /// Returns the home, unless it is known to have shut down.
     pub(super) fn home(&self) -> Option<Arc<Home>> {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.home.as_ref().filter(|home| !home.has_ended()).cloned()
     }
 
-    /// Returns the home. If there is no home, or the home is known to have ended, creates a new home on `offered` and
-    /// returns it together with the old home. Without `offered`, the new home is on the other runtime that the pool
+    /// Returns the home. If there is no home, or the home is known to have shut down, creates a new home on `offered`
+    /// and returns it together with the old home. Without `offered`, the new home is on the other runtime that the pool
     /// knows of.
     fn home_or(&self, offered: Option<Handle>) -> Option<Settled> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ enum Settled {
 }
 
 /// Held by a task that runs in a pool's home. If the guard is dropped before it is [released](Self::release) and before
-/// the pool is closed, the runtime has ended.
+/// the pool is closed, the runtime has shut down.
 pub(super) struct HomeGuard<E: Establish> {
     home: Arc<Home>,
     pub(super) core: SharedCore<E>,
@@ -120,7 +120,7 @@ impl<E: Establish> HomeGuard<E> {
         Self { home, core, is_released: false }
     }
 
-    /// Releases the guard of a task that ends normally.
+    /// Releases the guard of a task that finishes normally.
     pub(super) fn release(mut self) {
         self.is_released = true;
     }
@@ -141,8 +141,8 @@ impl<E: Establish> Drop for HomeGuard<E> {
 }
 
 impl<E: Establish> Pool<E> {
-    /// Returns the pool's home. If it has none, or its runtime has ended, the pool moves to the offered runtime, and
-    /// the background task starts there.
+    /// Returns the pool's home. If it has none, or its runtime has shut down, the pool moves to the offered runtime,
+    /// and the background task starts there.
     pub(super) fn home(&self, offered: impl FnOnce() -> Option<Handle>) -> Option<Arc<Home>> {
         let core = &self.core;
         match core.environment().residence.home_or(offered())? {
@@ -157,7 +157,7 @@ impl<E: Establish> Pool<E> {
                     return Some(home);
                 }
                 let guard = HomeGuard::new(home.clone(), Arc::clone(core));
-                // If the new runtime has ended as well, it drops the task at once.
+                // If the new runtime has also shut down, it drops the task at once.
                 home.handle.spawn(fork::own(background::keep(guard)));
                 (!home.has_ended()).then_some(home)
             }

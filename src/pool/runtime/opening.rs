@@ -69,7 +69,7 @@ impl<E: Establish> OpenRequest<E> {
         self.opening.end();
     }
 
-    /// Returns the error for a check-out whose task ended without an outcome.
+    /// Returns the error for a check-out whose task finished without an outcome.
     pub fn task_ended(&self) -> CheckOutError {
         let core = &self.core;
         let (failure, address) = (TaskEnded::failure(), core.address().clone());
@@ -101,7 +101,7 @@ pub(super) async fn open_for<E: Establish>(
             let created = Created { id: pending.id(), generation: pending.generation() };
             request.created.get_or_init(|| created);
             let requester = Requester { outcome: requester, request: request.clone(), cause };
-            // The requester gets the error.
+            // The requester receives the error.
             let _ = open(core.clone(), pending, Some(requester), false).await;
         }
         // The receiver may be gone.
@@ -129,7 +129,7 @@ pub(super) async fn open<E: Establish>(
 ) -> Result<(), CheckOutError> {
     let (requester, cause) = requester.map(|Requester { outcome, request, cause }| ((outcome, request), cause)).unzip();
     let span = traced::establishment(core.address(), pending.id(), in_background, cause.as_ref());
-    // The check-out's span must not be kept open after the check-out has ended.
+    // The check-out's span must not be kept open after the check-out has finished.
     drop(cause);
     let round = core.environment().failures.round();
     let outcome = establish(&core, pending, in_background).instrument(span.clone()).await;
@@ -215,7 +215,7 @@ async fn establish<E: Establish>(
     );
     let interrupted = poll_fn(|context| {
         let pending = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        // The pending connection is taken only below, after this future has ended.
+        // The pending connection is taken only below, after this future has completed.
         pending.as_ref().expect("BUG: a pending connection is gone").poll_interrupted(context)
     });
     let outcome = tokio::select! {

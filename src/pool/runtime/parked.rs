@@ -21,9 +21,9 @@ impl<E: Establish> Pool<E> {
     /// Checks out a connection as [`Pool::check_out`] does, and blocks the thread until the check-out completes.
     ///
     /// It waits in the same queue as all other check-outs. `limit` is how long the check-out may take in total, and
-    /// replaces `timeoutMS`; with `None`, only the limits of the options apply. The thread enforces the limits itself,
-    /// so they hold even if the pool's runtime has ended or is not being driven. The connection is opened on the pool's
-    /// runtime.
+    /// replaces `timeoutMS`; with `None`, only the limits in the options apply. The thread enforces the limits itself,
+    /// so they hold even if the pool's runtime has shut down or is not being driven. The connection is opened on the
+    /// pool's runtime.
     ///
     /// Do not call it in an asynchronous task. It would keep the other tasks of that thread from running, and one of
     /// them may hold the connection that the call waits for, or be opening it. Call it in
@@ -45,7 +45,7 @@ impl<E: Establish> Pool<E> {
     /// # Errors
     ///
     /// The same as for [`Pool::check_out`]. At the limit, [`CheckOutError::WaitQueueTimeout`].
-    /// [`CheckOutError::NoRuntime`] if the pool's runtime has ended and a connection must be opened.
+    /// [`CheckOutError::NoRuntime`] if the pool's runtime has shut down and a connection must be opened.
     #[track_caller]
     #[doc(alias = "get")]
     #[doc(alias = "get_timeout")]

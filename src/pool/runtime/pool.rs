@@ -110,16 +110,16 @@ use crate::pool::sync::Contained;
 /// exists or, if it is a current-thread runtime, while it is being driven. The runtime needs timers
 /// ([`enable_time`](tokio::runtime::Builder::enable_time)), because the pool backs off after failed openings.
 ///
-/// When the runtime ends, its connections can no longer be used. They become stale, which increments the generation,
-/// and are closed. The pool then moves. The next check-out that opens a connection, or the next call to
+/// When the runtime shuts down, its connections can no longer be used. They become stale, which increments the
+/// generation, and are closed. The pool then moves. The next check-out that opens a connection, or the next call to
 /// [`Pool::ready`], moves the pool to the runtime it is called on, and starts a background task there. So a pool in a
 /// `static` serves one runtime after another, for example in tests that each have their own runtime. Check-outs that
-/// are waiting on another runtime keep waiting. A command on a connection of the ended runtime fails with a network
-/// error. To rule that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
+/// are waiting on another runtime keep waiting. A command on a connection whose runtime has shut down fails with a
+/// network error. To rule that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
 ///
 /// Check-outs may also be polled outside tokio, by another executor. Then the pool's runtime opens the connections and
-/// enforces the time limits. After it has ended, the pool moves to another runtime on which a check-out has opened a
-/// connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has moved.
+/// enforces the time limits. After it has shut down, the pool moves to another runtime on which a check-out has opened
+/// a connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has moved.
 /// [`Pool::check_out_blocking`] is for threads without any executor.
 ///
 /// # Forking
@@ -145,10 +145,10 @@ use crate::pool::sync::Contained;
 /// In the child, an [`Endpoint`](crate::Endpoint) derives its keys from the password again, and obtains its own OIDC
 /// tokens. The parent's keys and tokens are leaked in the child and are not wiped from its memory.
 ///
-/// A child that starts any thread can hang, because the standard library takes a global lock when a thread begins or
-/// ends, and another thread of the parent may hold that lock at the time of the fork. An endpoint derives its keys and
+/// A child that starts any thread can hang, because the standard library takes a global lock when a thread starts or
+/// exits, and another thread of the parent may hold that lock at the time of the fork. An endpoint derives its keys and
 /// looks up host names on the blocking threads of the child's runtime. So fork before the parent has threads, or while
-/// no thread is beginning or ending; [`single::Client`](crate::single::Client) does not start any threads. Use `fork`:
+/// no thread is starting or exiting; [`single::Client`](crate::single::Client) does not start any threads. Use `fork`:
 /// `_Fork` and a raw `clone` do not run fork handlers, so a pool does not notice their children.
 pub struct Pool<E: Establish> {
     /// The core of `shared`. With this copy of its pointer, a check-out loads one pointer instead of two.
@@ -159,8 +159,8 @@ pub struct Pool<E: Establish> {
 
 /// A handle's copy of the pointer to its pool's core.
 ///
-/// INV-14 (a handle's core is lent): the copy is not counted, so that cloning a pool takes one locked instruction. It
-/// is never dropped, and stays beside the `shared` that it was copied from. The pointer to the core in `shared` never
+/// INV-14 (a handle's core is lent): the copy is not counted, so cloning a pool takes one locked instruction. It is
+/// never dropped, and stays beside the `shared` that it was copied from. The pointer to the core in `shared` never
 /// changes.
 pub(super) struct CoreOfShared<E: Establish>(ManuallyDrop<Arc<Core<TokioEnvironment<E>>>>);
 
@@ -244,7 +244,7 @@ impl<E: Establish> Pool<E> {
     /// Like [`Pool::check_out`], but gives up at `deadline`, whether in the queue or while a connection is being
     /// opened.
     ///
-    /// The deadline replaces `timeoutMS`. If `timeoutMS` is not set, `waitQueueTimeoutMS` applies as well.
+    /// The deadline replaces `timeoutMS`. If `timeoutMS` is not set, `waitQueueTimeoutMS` also applies.
     ///
     /// # Errors
     ///
@@ -456,7 +456,8 @@ impl<E: Establish> Pool<E> {
     }
 
     /// Returns the runtime of the pool's tasks: the runtime that the pool was built with, or the runtime that it has
-    /// since [moved](Self#runtimes) to. `None` if that runtime is known to have ended, and the pool has not moved yet.
+    /// since [moved](Self#runtimes) to. `None` if that runtime is known to have shut down, and the pool has not moved
+    /// yet.
     #[must_use]
     pub fn runtime(&self) -> Option<Handle> {
         self.here().core.environment().living_runtime()
@@ -475,8 +476,8 @@ impl<E: Establish> Pool<E> {
     /// A subscriber that holds a handle to the same pool keeps the pool open until [`Pool::close`].
     pub fn subscribe(&self, subscriber: impl Subscriber) {
         let core = &self.here().core;
-        // Done first, so that a thread that finds the subscriber also finds the reason to emit events. In the other
-        // order, the subscriber could be notified of the beginning of a use but not of its end.
+        // This comes first, so that a thread that finds the subscriber also finds the reason to emit events. In the
+        // other order, the subscriber could be notified of the beginning of a use but not of its end.
         core.heed_listeners();
         core.environment().publisher.subscribe(Arc::new(subscriber));
     }
@@ -532,7 +533,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.last_id()
     }
 
-    /// Checks out a connection without a deadline. The limits of the options apply only if `LIMITED`.
+    /// Checks out a connection without a deadline. The limits in the options apply only if `LIMITED`.
     ///
     /// Two paths must be cheap: finding a connection at once, and waiting for a connection without a time limit. All
     /// other paths are boxed, which keeps the future small. A small future matters because a hand-over spends most of
@@ -596,7 +597,7 @@ impl<E: Establish> Pool<E> {
             successor.home(|| Handle::try_current().ok());
             successor
         });
-        // Not inside `get_or_init`, because a subscriber that uses the pool also calls this function.
+        // This is not inside `get_or_init`, because a subscriber that uses the pool also calls this function.
         successor.core.environment().deliver();
         successor.here()
     }

@@ -67,7 +67,7 @@ pub(super) type Subscribers = Vec<Arc<dyn Subscriber>>;
 /// How callers share the delivery of queued events. The documentation of `Subscriber` states these numbers.
 ///
 /// With these numbers, a subscriber that takes 20 µs delays a caller by at most about a millisecond. A subscriber that
-/// only increments a counter is called often enough in a row to outweigh the cost of switching threads.
+/// only increments a counter is called so many times in a row that the cost of switching threads does not matter.
 const SHARE: Share = Share { turn: 32, room: 32 };
 
 /// The events of a pool, its subscribers, and its log.

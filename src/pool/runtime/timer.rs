@@ -33,12 +33,12 @@ pub(crate) async fn within<F: Future>(
         return timeout_at(at, future).await.map_err(|_| Lapse::TimeUp);
     }
     let runtime = lender().ok_or(Lapse::NoRuntime)?;
-    // The timer runs in a task, because a timer panics if it is polled after its runtime has ended. A task is cancelled
-    // instead.
+    // The timer runs in a task, because a timer panics if it is polled after its runtime has shut down. A task is
+    // cancelled instead.
     let mut timer = AbortedOnDrop(runtime.spawn(sleep_until_there(at)));
     let mut future = pin!(future);
     poll_fn(|context| {
-        // The timer is polled first, because nothing may begin on a runtime that has ended.
+        // The timer is polled first, because nothing may begin on a runtime that has shut down.
         match pin!(&mut timer.0).poll(context) {
             Poll::Ready(Ok(())) => return Poll::Ready(Err(Lapse::TimeUp)),
             Poll::Ready(Err(_ended)) => return Poll::Ready(Err(Lapse::NoRuntime)),
@@ -69,13 +69,12 @@ fn is_on_runtime() -> bool {
 /// Polls `future` on the caller's runtime, or on `runtime` if the caller has none. Meant for futures that create timers
 /// and open sockets.
 ///
-/// Returns [`Lapse::NoRuntime`], without polling the future, if the caller does not have a runtime and `runtime` has
-/// ended.
+/// Returns [`Lapse::NoRuntime`], without polling the future, if the caller has no runtime and `runtime` has shut down.
 pub(crate) async fn on_runtime<F: Future>(runtime: &Handle, future: F) -> Result<F::Output, Lapse> {
     if is_on_runtime() {
         return Ok(future.await);
     }
-    // A runtime that has ended cancels every task that is spawned on it.
+    // A runtime that has shut down cancels every task that is spawned on it.
     runtime.spawn(async {}).await.map_err(|_ended| Lapse::NoRuntime)?;
     let mut future = pin!(future);
     Ok(poll_fn(|context| {

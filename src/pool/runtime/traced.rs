@@ -194,7 +194,7 @@ mod tests {
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(report)).collect();
             threads.into_iter().map(|thread| -> u64 { thread.join().unwrap() }).sum()
         });
-        // Relaxed: the threads have ended.
+        // Relaxed: the threads have finished.
         assert_eq!(seen + slow.suppressed.load(Ordering::Relaxed), THREADS * EACH);
     }
 }

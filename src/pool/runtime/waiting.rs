@@ -28,7 +28,7 @@ enum Opened<E: Establish> {
     Ended(opening::Acquired<E>),
     /// Another connection was returned first.
     Returned(Idle<TokioEnvironment<E>>),
-    /// The runtime of the opening task has ended, and the permit was dropped with the task.
+    /// The runtime of the opening task has shut down, and the permit was dropped with the task.
     RuntimeEnded,
 }
 
@@ -144,8 +144,8 @@ impl<E: Establish> Pool<E> {
             };
             match granted {
                 // The connection became stale between the grant and this poll. If the pool was cleared or closed, the
-                // check-out is refused as if it were still waiting. Otherwise the connection's runtime has ended, its
-                // service was cleared, or the pool was marked ready again, and the check-out keeps its turn.
+                // check-out is refused as if it were still waiting. Otherwise the connection's runtime has shut down,
+                // its service was cleared, or the pool was marked ready again, and the check-out keeps its turn.
                 Grant::Connection(idle) if idle.is_stale() => {
                     grant = Some(self.granted_in_time(core.reacquire(idle), &limits).await?);
                 }
@@ -258,7 +258,7 @@ impl<E: Establish> Pool<E> {
         if let Poll::Ready(idle) = poll_fn(|context| Poll::Ready(returned.as_mut().poll(context))).await {
             return Opened::Returned(idle);
         }
-        // If the pool does not have a live runtime, it moves to the runtime that is polling the caller.
+        // If the pool has no live runtime, it moves to the runtime that is polling the caller.
         let Some(home) = self.home(|| Handle::try_current().ok()) else {
             return Opened::Ended(Err(NoRuntimeError::of(core.address()).into()));
         };

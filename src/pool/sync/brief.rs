@@ -78,7 +78,7 @@ pub struct BriefGuard<'l, T> {
     on_this_thread: PhantomData<*mut T>,
 }
 
-/// The request of a waiting thread. It stays on that thread's stack until its state says that it was served.
+/// The request of a waiting thread. It stays on that thread's stack until its state says that it has been served.
 ///
 /// INV-13 (requests stay): while a request is in the lock's list and its state is `WAITS`, it stays in place. During
 /// that time, only the holder of the lock touches `next` and the contents of the `Errand` whose section `run` runs.
@@ -136,7 +136,7 @@ impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
     /// `request` belongs to an `Errand` of this type, and the caller holds the lock whose list contains the request
     /// (INV-13).
     unsafe fn run(request: *const Request<T>, value: &mut T) {
-        // SAFETY: the caller guarantees it. The request is the first field.
+        // SAFETY: the caller guarantees this. The request is the first field.
         let this = unsafe { &*request.cast::<Self>() };
         // SAFETY: INV-13: only the holder touches the cells.
         if let Some(section) = this.section.with_mut(|section| unsafe { (*section).take() }) {
@@ -184,8 +184,8 @@ impl<T> BriefLock<T> {
     /// Runs a section under the lock, on this thread or on the holder's thread, and returns its result.
     ///
     /// `now` and the result of `later` are the same section, and one of them runs. `now` runs at once and on this
-    /// thread, so that the compiler can inline it. `later` may do in advance what `now` does under the lock. The
-    /// section must not depend on the thread that runs it.
+    /// thread, so the compiler can inline it. `later` may do in advance what `now` does under the lock. The section
+    /// must not depend on the thread that runs it.
     ///
     /// # Panics
     ///
@@ -283,7 +283,7 @@ impl<T> BriefLock<T> {
     /// call returns.
     #[allow(unsafe_code)]
     unsafe fn wait(&self, new: *const Request<T>) -> bool {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees this.
         let request = unsafe { &*new };
         // Relaxed: the new request only points to the earlier requests. The holder acquires them.
         let mut before = self.requests.load(Ordering::Relaxed);
@@ -308,7 +308,7 @@ impl<T> BriefLock<T> {
                 _ => {}
             }
             // Normally, only the thread of the first request watches the lock: if the last holder missed that request,
-            // it missed all later requests as well. Other threads watch the lock only if that thread seems to have been
+            // it also missed all later requests. Other threads watch the lock only if that thread seems to have been
             // preempted. Relaxed: only a check. Unlike an attempt to lock, it does not take the cache line away from
             // the holder.
             //

@@ -46,7 +46,7 @@ impl<T> Event<T> {
 #[derive(Debug)]
 pub(crate) struct EventListener<T> {
     turnstile: Arc<Turnstile>,
-    /// Whether the listener was notified and has left the event's list.
+    /// Whether the listener has been notified and has left the event's list.
     is_over: bool,
     listener: ManuallyDrop<event_listener::EventListener<T>>,
 }

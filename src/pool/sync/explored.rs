@@ -71,7 +71,7 @@ macro_rules! explored {
         #[derive(Debug)]
         pub(crate) struct $atomic $(<$of>)? {
             turnstile: Turnstile,
-            /// Set by plain stores. Not part of the model.
+            /// Set by plain stores, and not part of the model.
             stored: Flag,
             value: atomic::$atomic $(<$of>)?,
         }

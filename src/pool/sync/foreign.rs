@@ -79,7 +79,7 @@ pub(crate) fn contain<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(foreign)) {
         Ok(done) => Some(done),
         Err(panic) => {
-            // Forgotten, because dropping the payload would also run foreign code.
+            // The payload is forgotten, because dropping it would also run foreign code.
             std::mem::forget(panic);
             None
         }

@@ -182,7 +182,7 @@ fn callers_leave_no_more_events_behind_than_the_room_allows() {
 #[test]
 fn waiting_callers_are_told_to_leave_or_to_deliver() {
     model("waiting_callers_are_told_to_leave_or_to_deliver", Some(3), || {
-        // Without room, each caller waits unless it delivers.
+        // There is no room, so each caller waits unless it delivers.
         let events = Events::new(2, 0);
         let other = {
             let events = events.clone();

@@ -269,7 +269,7 @@ pub fn sharing(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
     ready(options, World { budget: Some(budget.clone()), ..World::new(false) })
 }
 
-/// Returns a ready pool under a budget, which refuses check-outs that would have to wait.
+/// Returns a ready pool that is under a budget and refuses check-outs that would have to wait.
 pub fn impatient(budget: &Budget, options: PoolOptions) -> Arc<Pool> {
     ready(options, World { budget: Some(budget.clone()), is_impatient: true, ..World::new(false) })
 }

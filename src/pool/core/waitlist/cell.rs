@@ -91,8 +91,8 @@ impl<G> Cell<G> {
         self.state.store(NEVER_USED, Ordering::Relaxed);
     }
 
-    /// Returns whether no thread will access the cell any more. The ticket must have been claimed or skipped. Called
-    /// under the list's lock.
+    /// Returns whether no thread will access the cell again. The ticket must have been claimed or skipped. Called under
+    /// the list's lock.
     pub(super) fn is_over(&self, ticket: Ticket) -> bool {
         // ORD: Acquire; pairs with the Release in `take_out`: the waiter's accesses come before the cell is freed or
         // reused.

@@ -11,9 +11,9 @@
 //! later completes the hand-over. So neither waits for the other, and while another waiter is in the queue, neither
 //! takes a lock. The cells are in segments of a fixed number of tickets. A segment is installed before its tickets are
 //! needed, and removed after they are over ([`segments`]). Up to this point, the design follows CQS (Koval, Khalanskiy,
-//! Alistarh, PLDI 2023). It differs from CQS in two ways. One word holds both ends of the queue, so that a granter
-//! never claims a ticket without a waiter. A directory leads to the segments, so that their memory can be freed as soon
-//! as their tickets are over.
+//! Alistarh, PLDI 2023). It differs from CQS in two ways. One word holds both ends of the queue, so a granter never
+//! claims a ticket without a waiter. A directory leads to the segments, so their memory can be freed as soon as their
+//! tickets are over.
 //!
 //! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, which the
 //! `event-listener-queue` feature selects, it listens to an event-listener `Event` in its cell. Everything else is the
@@ -274,13 +274,13 @@ pub(super) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
     /// The largest number of waiters in the lane `Waiters`. A newcomer beyond this number is refused.
     most: u32,
-    /// On its own cache lines, because threads read `lanes` without the lock.
+    /// This is on its own cache lines, because threads read `lanes` without the lock.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
 }
 
 impl<G> WaitList<G> {
     /// The largest number of waiters that [`claim_turned_away`](Self::claim_turned_away) claims at a time. The number
-    /// is small, so that the section under the lock is short and delays other waiters only briefly when they leave.
+    /// is small, so the section under the lock is short and delays other waiters only briefly when they leave.
     pub(super) const BATCH: usize = 16;
     /// A newcomer may look ahead if the number of its ticket is a multiple of this number.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };

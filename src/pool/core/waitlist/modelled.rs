@@ -12,7 +12,7 @@ pub struct ModelledList {
     wakes: Arc<Wakes>,
 }
 
-/// Counts how many times waiters were woken. Not part of the model: loom does not see it.
+/// Counts how many times waiters were woken. This is not part of the model: loom does not see it.
 struct Wakes(AtomicU32);
 
 impl Wake for Wakes {

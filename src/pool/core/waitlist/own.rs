@@ -98,7 +98,7 @@ impl Parking {
 
     /// # Safety
     ///
-    /// The waker was left here and has not been moved out since, and no thread writes it in the meantime.
+    /// The waker was left here and has not been moved out since, and no thread writes it during the call.
     unsafe fn move_waker_out(&self) -> Waker {
         // SAFETY: the caller guarantees this. The bits stay, because the waiter may be reading them as well.
         self.waker.with(|waker| unsafe { (*waker).assume_init_read() })

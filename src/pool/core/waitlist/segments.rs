@@ -21,7 +21,7 @@ use crate::pool::sync::{UnsafeCell, published, step};
 /// A segment has 64 tickets, and a branch leads to 256 segments or branches.
 #[cfg(not(any(loom, shuttle)))]
 const BITS: Bits = Bits { segment: 6, branch: 8, root: 8 };
-/// Small, so that the model checkers explore the installation and removal of segments and branches.
+/// This is small so that the model checkers explore the installation and removal of segments and branches.
 #[cfg(any(loom, shuttle))]
 const BITS: Bits = Bits { segment: 1, branch: 1, root: 4 };
 
@@ -310,7 +310,7 @@ impl<G> Directory<G> {
         Ok(())
     }
 
-    /// Takes a segment out of the chain and the directory. No thread may look up its tickets any more. Called by the
+    /// Takes a segment out of the chain and the directory. No thread may look up its tickets again. Called by the
     /// holder of the list's lock.
     pub(super) fn remove(&self, segment: NonNull<Segment<G>>, chain: &mut Chain<G>) -> Parts<G> {
         chain.unlink(segment);

@@ -350,7 +350,7 @@ fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     // The old waker is dropped.
     let renewed = Waker::from(other.clone());
     assert_eq!((poll(&renewed), Arc::strong_count(&task)), (Poll::Pending, 2));
-    // The granter gets the new waker. A poll between the claim and the grant does not take a lock either.
+    // The granter receives the new waker. A poll between the claim and the grant does not take a lock either.
     let (census, ()) = census::of(|| {
         keep(list.try_claim(|| true).expect("two wait behind the first"), 6);
         let claimed = list.try_claim(|| true).expect("one waits behind the first");

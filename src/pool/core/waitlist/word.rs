@@ -185,7 +185,7 @@ impl Tickets {
     }
 }
 
-/// The limit of a lane: the first ticket that does not have a cell yet, and the number of segments.
+/// The limit of a lane: the first ticket that has no cell yet, and the number of segments.
 #[derive(Debug)]
 pub(super) struct Limit {
     next: AtomicU32,

@@ -26,7 +26,7 @@ async fn pool_of_one() -> (Pool<Numbers>, Connection<Numbers>) {
 /// twice: before and after it creates the timer. The second look does not take a lock.
 #[tokio::test(start_paused = true)]
 async fn check_out_with_a_time_limit_takes_the_lock_once_and_its_granter_once() {
-    // Not `Waker::noop()`, because two no-op wakers are not always equal.
+    // This is not `Waker::noop()`, because two no-op wakers are not always equal.
     struct Task;
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
