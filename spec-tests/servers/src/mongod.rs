@@ -109,9 +109,7 @@ impl Mongod {
         let mut tried = 1;
         loop {
             match Mongod::start_once(&binary, &options, free_port()?) {
-                Err(StartError::Ended { log, .. }) if tried < PORTS_TRIED && log.contains(ADDRESS_IN_USE) => {
-                    tried += 1;
-                }
+                Err(StartError::Ended { lost_port: true, .. }) if tried < PORTS_TRIED => tried += 1,
                 outcome => return outcome,
             }
         }
@@ -135,7 +133,7 @@ impl Mongod {
             let ended = self.process.0.try_wait().map_err(StartError::Wait)?;
             let log = self.scratch.read_log().map_err(StartError::Folder)?;
             match ended {
-                Some(status) => return Err(StartError::Ended { status, log: tail(&log).to_owned() }),
+                Some(status) => return Err(StartError::ended(status, &log)),
                 None if log.contains("\"Waiting for connections\"") => return Ok(()),
                 None if Instant::now() >= deadline => {
                     return Err(StartError::Deadline { waited: START_DEADLINE, log: tail(&log).to_owned() });
@@ -281,6 +279,8 @@ pub enum StartError {
         status: ExitStatus,
         /// The end of its log.
         log: String,
+        /// Whether another process took the port after it was found free.
+        lost_port: bool,
     },
     /// The server did not accept connections in time, and was stopped.
     #[error("mongod did not accept connections within {waited:?}; the end of its log:\n{log}")]
@@ -290,6 +290,15 @@ pub enum StartError {
         /// The end of its log.
         log: String,
     },
+}
+
+impl StartError {
+    /// Returns the error for a server that exited with this log.
+    fn ended(status: ExitStatus, log: &str) -> Self {
+        // Two servers can bind the same port at the same time. The second to listen then aborts, and its stack trace
+        // follows the text, so the end of the log need not contain the text.
+        Self::Ended { status, log: tail(log).to_owned(), lost_port: log.contains(ADDRESS_IN_USE) }
+    }
 }
 
 fn arguments(command: &mut Command, options: &MongodOptions, port: u16, scratch: &Scratch) -> io::Result<()> {

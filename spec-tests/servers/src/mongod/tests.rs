@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -155,12 +156,19 @@ fn refused_arguments_are_reported_with_the_log() {
 }
 
 #[test]
-fn taken_port_is_reported_with_the_text_that_the_retry_looks_for() {
+fn taken_port_is_reported_as_lost() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let binary = provision::mongod().unwrap();
     let error = Mongod::start_once(&binary, &MongodOptions::default(), port).unwrap_err();
-    assert!(matches!(&error, StartError::Ended { log, .. } if log.contains(ADDRESS_IN_USE)), "{error}");
+    assert!(matches!(&error, StartError::Ended { lost_port: true, .. }), "{error}");
+}
+
+#[test]
+fn port_lost_before_a_long_stack_trace_is_reported_as_lost() {
+    let log = format!("{ADDRESS_IN_USE}\n{}", "frame\n".repeat(LOG_TAIL));
+    let error = StartError::ended(ExitStatus::from_raw(6), &log);
+    assert!(matches!(&error, StartError::Ended { log, lost_port: true, .. } if log.len() <= LOG_TAIL), "{error}");
 }
 
 #[test]
