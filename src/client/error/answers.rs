@@ -280,6 +280,7 @@ impl ClientError {
     }
 
     /// Returns whether the write was executed completely, and only its write concern was not met.
+    #[cfg(feature = "gridfs")]
     pub(in crate::client) fn is_unmet_concern(&self) -> bool {
         match self {
             Self::Operation(failed) => matches!(failed.failure, Failure::Concern { .. }),
