@@ -39,7 +39,7 @@ use crate::text::shortened::MostLogged;
 pub enum CommandEvent {
     /// A command is about to be sent (`CommandStartedEvent`).
     Started(CommandStarted),
-    /// The server executed a command (`CommandSucceededEvent`). Its reply may report errors of individual writes.
+    /// The server executed a command (`CommandSucceededEvent`). Its reply may report errors for individual writes.
     Succeeded(CommandSucceeded),
     /// A command failed (`CommandFailedEvent`).
     Failed(CommandFailed),

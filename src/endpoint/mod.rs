@@ -127,7 +127,8 @@ pub struct Endpoint {
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// Involves a client in opening a pool's connections. The client sets the terms, and receives each reply to hello.
+/// Lets a client take part in opening a pool's connections. The client sets the terms, and receives each reply to
+/// hello.
 pub(crate) trait Observer: fmt::Debug + Send + Sync {
     /// Returns the terms on which the next connection is opened, or the error that the attempt fails with.
     fn terms(&self) -> Result<Terms, EstablishError>;

@@ -180,8 +180,8 @@ impl<P> Session<P> {
         self.is_causally_consistent && !self.is_snapshot
     }
 
-    /// Returns the `timeoutMS` of a transaction with these options: the first that is set of its own limit, the
-    /// session's `defaultTimeoutMS` and the client's `timeoutMS`.
+    /// Returns the `timeoutMS` of a transaction with these options: its own limit, the session's `defaultTimeoutMS` or
+    /// the client's `timeoutMS`, in this order.
     pub fn timeout_of(&self, options: &TransactionOptions) -> Option<Duration> {
         options.timeout.or(self.transaction_defaults.timeout).or(self.default_timeout)
     }

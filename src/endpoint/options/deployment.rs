@@ -215,7 +215,8 @@ impl Options {
         self
     }
 
-    /// Returns [`heartbeat_frequency`](Self#structfield.heartbeat_frequency), or its default with monitors.
+    /// Returns [`heartbeat_frequency`](Self#structfield.heartbeat_frequency), or the default for a client with
+    /// monitors.
     pub(crate) fn heartbeat_interval(&self) -> Duration {
         self.heartbeat_frequency.unwrap_or(HEARTBEAT_OF_MONITORS)
     }

@@ -17,7 +17,7 @@ pub(super) fn standalone() -> Document {
     doc! { "ok": 1, "isWritablePrimary": true, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21 }
 }
 
-/// Returns the `hello` reply of a replica set's member in this state.
+/// Returns the `hello` reply of a replica set member in this state.
 pub(super) fn member(field: &str, counter: i64) -> Document {
     doc! {
         "ok": 1, "helloOk": true, "minWireVersion": 0, "maxWireVersion": 21, "setName": "rs", field: true,

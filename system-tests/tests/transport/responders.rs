@@ -109,7 +109,7 @@ impl Asked {
     }
 
     /// Returns two endpoints that share their knowledge of certificates. They use different names for the server, so
-    /// neither resumes a session of the other.
+    /// neither resumes the other's sessions.
     fn endpoints(&self) -> Vec<Endpoint> {
         let port = self.front.address().port();
         let names = [format!("localhost:{port}"), format!("127.0.0.1:{port}")];

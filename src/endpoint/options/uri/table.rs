@@ -117,7 +117,7 @@ impl Row {
 /// The options that one type holds.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests compare the documentation's tables with these fields"))]
 pub(super) struct Group {
-    /// The subject of the options, and the type that holds them: a heading in the guide.
+    /// A heading in the guide: the subject of the options, and the type that holds them.
     pub title: &'static str,
     rows: Rows,
 }
