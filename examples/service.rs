@@ -145,7 +145,7 @@ async fn pools(State(accounts): Accounts) -> Json<Vec<PoolRow>> {
     Json(accounts.client().metrics().iter().map(PoolRow::of).collect())
 }
 
-/// The reason why a request failed. The text of most errors goes only to the log.
+/// Why a request failed. The text of most errors goes only to the log.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]

@@ -104,7 +104,7 @@ pub fn regressions(target: &Target) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
 /// Returns the operating system's error if writing fails.
 pub fn keep(target: &Target, input: &[u8]) -> io::Result<PathBuf> {
     fs::create_dir_all(folder(target))?;
-    // Named after the input's hash (FNV-1a), so that the same input is not kept twice.
+    // The file is named after the input's hash (FNV-1a), so that the same input is not kept twice.
     let hash = input
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));

@@ -82,7 +82,7 @@ struct Arguments {
 impl Arguments {
     fn parse(mut given: impl Iterator<Item = String>) -> Result<Self, String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // A century stands for no limit.
+        // A century means no limit.
         let century = Duration::from_secs(100 * 365 * 24 * 60 * 60);
         let mut arguments = Self { time: century, seed: now.as_nanos() as u64, write_seeds: None, targets: Vec::new() };
         while let Some(argument) = given.next() {

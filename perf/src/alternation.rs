@@ -117,7 +117,7 @@ impl Asked {
 }
 
 /// A child process that measures one subject whenever it is that subject's turn. It exits when its standard input is
-/// closed, so that children are never left behind.
+/// closed, so children are never left behind.
 pub struct Competitor {
     asked: Asked,
     child: Child,

@@ -113,7 +113,7 @@ pub struct Machine {
     /// A running server as host:port, without authentication or TLS. By default one is started.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     pub uri: Option<String>,
-    /// Number of cores for the clients; the server gets the others. By default half of them.
+    /// Number of cores for the clients; the server gets the others. Defaults to half of them.
     #[arg(long, value_name = "CORES", conflicts_with = "no_pin", value_parser = clap::value_parser!(u32).range(1..))]
     pub client_cores: Option<u32>,
     /// Lets the operating system place server and clients. The numbers then say more about the scheduler than about the

@@ -17,7 +17,7 @@ pub const PLAIN_CONNECTIONS: u32 = 10;
 /// The result of a cold start, as a child process reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ColdResult {
-    /// The time from the first task's start to the last task's end.
+    /// The time from when the first task starts until the last task finishes.
     pub seconds: f64,
     /// The number of connections that the server counted, including those opened too late to be used.
     pub opened: i64,

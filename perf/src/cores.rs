@@ -77,7 +77,7 @@ fn host() -> Result<String, Failure> {
     Ok(host.ok_or("rustc -vV names no host")?.to_owned())
 }
 
-/// Returns the tool named by an environment variable that cargo sets, or else the usual tool.
+/// Returns the tool named by an environment variable that cargo sets, or the usual tool if the variable is unset.
 fn tool(variable: &str, usual: &str) -> OsString {
     std::env::var_os(variable).unwrap_or_else(|| usual.into())
 }

@@ -105,7 +105,7 @@ pub async fn fill(server: &str, items: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes an item as a document with serde.
+/// Serialises an item to a document with serde.
 pub fn written(item: &Item) -> Result<RawDocumentBuf, Failure> {
     Ok(bson::serialize_to_raw_document_buf(item)?)
 }

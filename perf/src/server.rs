@@ -103,7 +103,7 @@ impl Server {
     }
 }
 
-/// Serves until `until` reaches its end.
+/// Serves until `until` reaches end of file.
 pub fn serve(arguments: &Serve, mut until: impl Read) -> Result<(), Failure> {
     let server = Server::provide(&arguments.machine)?;
     println!("{}", server.address);

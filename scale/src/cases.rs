@@ -219,7 +219,7 @@ fn passed_on<D: Design>(plan: &Plan, direction: Direction) -> Outcome {
             let (own, next) = (&mailboxes[number], &mailboxes[to % cores]);
             while !machine::is_over() {
                 if takes {
-                    // Waits, so that this core takes no more connections than the other side returns.
+                    // Waits so that this core takes no more connections than the other side returns.
                     while direction == Direction::Across && next.count.load() > 1 && !machine::is_over() {
                         machine::spin();
                     }

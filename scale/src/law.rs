@@ -50,7 +50,7 @@ fn least_squares(measured: &[(usize, f64)], wanted: [bool; 3]) -> Option<[f64; 3
     let mut matrix = [[0.0; 4]; 3];
     for &(cores, throughput) in measured {
         let n = cores as f64;
-        // Divided by n / X, so that each measurement's error is relative.
+        // Dividing by n / X makes each measurement's error relative.
         let terms = [1.0, n - 1.0, n * (n - 1.0)].map(|term| term * throughput / n);
         for row in 0..3 {
             for column in 0..3 {

@@ -42,7 +42,7 @@ pub enum State {
     Modified,
     /// The only copy, and it matches memory.
     Exclusive,
-    /// Other cores may have copies as well.
+    /// Other cores may also have copies.
     Shared,
     /// No copy.
     Invalid,

@@ -255,7 +255,7 @@ thread_local! {
     static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
 }
 
-/// Calls `f` with the machine and the running core. Returns `None` outside of a simulation.
+/// Calls `f` with the machine and the running core. Returns `None` outside a simulation.
 fn on_machine<R>(f: impl FnOnce(&mut Machine, usize) -> R) -> Option<R> {
     MACHINE.with_borrow_mut(|machine| {
         let machine = machine.as_mut()?;
@@ -519,12 +519,12 @@ fn turn() {
     }
 }
 
-/// Returns the running core, or `None` outside of a simulation.
+/// Returns the running core, or `None` outside a simulation.
 pub fn core() -> Option<usize> {
     on_machine(|_, core| core)
 }
 
-/// Returns the running core's time, or 0 outside of a simulation.
+/// Returns the running core's time, or 0 outside a simulation.
 pub fn now() -> Picos {
     on_machine(|machine, core| machine.cores[core].now).unwrap_or(0)
 }

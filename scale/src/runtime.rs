@@ -145,7 +145,7 @@ pub async fn yield_now() {
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        // Outside of a simulation, no task runs any more.
+        // Outside a simulation, tasks no longer run.
         if let Some(core) = machine::core() {
             WOKEN.with_borrow_mut(|woken| woken[core].push((self, machine::read())));
         }

@@ -24,7 +24,7 @@ const MOST_ERRORS: usize = 20;
 /// The unit test that contains a sample of each public error.
 const SAMPLES: &str = "src/client/error_tests.rs";
 
-/// Has rustdoc describe the library, and returns the path of its JSON.
+/// Makes rustdoc describe the library, and returns the path of its JSON.
 fn described() -> PathBuf {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let rustdoc = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rustdoc");

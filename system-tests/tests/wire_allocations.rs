@@ -21,7 +21,7 @@ fn outgoing<'a>(body: &'a RawDocumentBuf, flags: Flags, sequences: &'a [Outgoing
     Outgoing { request_id: 1, response_to: 0, flags, body, database: Some("test"), sequences }
 }
 
-/// Runs the closure twice, so that its buffers have grown and its contexts exist, then counts allocations.
+/// Runs the closure twice to grow its buffers and create its contexts, then counts allocations.
 fn in_the_steady_state(mut run: impl FnMut()) -> usize {
     run();
     run();

@@ -54,7 +54,7 @@ struct Bell {
     last: Arc<AtomicUsize>,
 }
 
-/// Stands for no waiter in `Bell::last`.
+/// The value of `Bell::last` when there is no waiter.
 const NONE: usize = usize::MAX;
 
 impl Wake for Bell {

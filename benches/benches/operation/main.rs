@@ -125,7 +125,7 @@ struct Renewed {
     old: u32,
 }
 
-/// Replaces all connections again and again under load.
+/// Repeatedly replaces all connections under load.
 async fn renew<S: Subject>(pause: Duration) -> Option<Renewed> {
     let server = Arc::new(Server::new(20 * MILLISECOND));
     let pool = Arc::new(S::open(&server, Settings::of_size(10)).await);

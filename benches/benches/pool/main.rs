@@ -21,12 +21,12 @@
 //! # Duration
 //!
 //! All of this takes about ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS`
-//! sets a different length, in seconds; the default is 240. criterion's `--quick` has the effect of 60, and also makes
-//! criterion itself stop early. A filter, such as `hit` in `cargo bench --bench pool -- hit`, applies to criterion's
-//! groups as a regular expression. In the rounds, it selects every "case/subject" that contains the filter's text. The
-//! names of the second series' cases begin with "observed/", and the names of the third series' cases with "cores/". So
-//! the filter `observed` or `cores` selects only the series of that name. `cargo test --benches` runs every case once,
-//! as a check.
+//! sets a different length, in seconds; the default is 240. criterion's `--quick` has the same effect as 60, and also
+//! makes criterion itself stop early. A filter, such as `hit` in `cargo bench --bench pool -- hit`, applies to
+//! criterion's groups as a regular expression. In the rounds, it selects every "case/subject" that contains the
+//! filter's text. The names of the second series' cases begin with "observed/", and the names of the third series'
+//! cases with "cores/". So the filter `observed` or `cores` selects only the series with that name.
+//! `cargo test --benches` runs every case once, as a check.
 
 mod cores;
 mod load;

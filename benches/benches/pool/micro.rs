@@ -41,9 +41,9 @@ pub fn hit_one_task<S: Subject>() -> Run {
 
 /// Two tasks check out and in, each on its own thread, on one pool of 100 open connections.
 ///
-/// The check-out and check-in pairs of both tasks are timed by the wall clock, from the first start to the last end. A
-/// pool that scales takes half as long per pair as with one task. A pool whose threads write to a shared cache line
-/// takes longer. The tasks take pairs from a common counter, a thousand at a time, so that both end together. With
+/// The check-out and check-in pairs of both tasks are timed by the wall clock, from the first start to the last finish.
+/// A pool that scales takes half as long per pair as with one task. A pool whose threads write to a shared cache line
+/// takes longer. The tasks take pairs from a common counter, a thousand at a time, so that both finish together. With
 /// fixed shares, a disturbance of one core would leave its task running alone at the end.
 ///
 /// Each task is guaranteed a separate worker; see [`Gate`].
@@ -147,7 +147,7 @@ pub fn clear_1000_idle<S: Clear>() -> Run {
 }
 
 /// Gives each of several tasks a separate worker: each task is already spinning on its worker when the next task is
-/// spawned, so that the next task can only run on another worker.
+/// spawned, so the next task can only run on another worker.
 pub struct Gate {
     spinning: AtomicUsize,
     expected: usize,
@@ -194,7 +194,7 @@ impl<S: Subject> Bed<S> {
         bed
     }
 
-    /// Returns the time from the first start to the last end.
+    /// Returns the time from the first start to the last finish.
     fn span_of(&self, tasks: Vec<JoinHandle<(Instant, Instant)>>) -> Duration {
         self.runtime.block_on(async {
             let mut spans = Vec::with_capacity(tasks.len());

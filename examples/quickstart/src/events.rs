@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// A file that receives every event as a line of JSON.
 ///
 /// The tasks of the load put their events into a queue, which takes tens of nanoseconds for each event. A separate
-/// thread turns the events into text and writes them. The tasks never wait for it: while the queue is full, further
-/// events are dropped and counted.
+/// thread turns the events into text and writes them. The tasks never wait for it: while the queue is full, new events
+/// are dropped and counted.
 pub struct EventFile {
     queue: Arc<Queue>,
     thread: JoinHandle<io::Result<Written>>,
@@ -143,7 +143,7 @@ mod tests {
     impl Write for Gate {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.reached.send(());
-            // `recv` fails once the test has dropped its end: from then on the writer does not block.
+            // `recv` fails once the test has dropped the sender. From then on, the writer does not block.
             let _ = self.let_go.recv();
             self.text.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())

@@ -130,7 +130,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         most,
     };
     match arguments.json {
-        // An error means that nothing reads the output any more.
+        // An error means that nothing is reading the output any more.
         true => _ = writeln!(io::stdout(), "{}", table.json()),
         false => print!("{table}"),
     }

@@ -114,8 +114,8 @@ impl Live {
                 // A line that has scrolled out of the terminal could not be overwritten.
                 lines.truncate(usize::from(rows).saturating_sub(1));
                 let drawn = std::mem::replace(&mut self.drawn, lines.len());
-                // The picture is written at once, so that it does not flicker. An error would mean that the terminal is
-                // gone.
+                // The picture is written in one go, so that it does not flicker. An error would mean that the terminal
+                // is gone.
                 let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
                 let _ = terminal.write_str(&(over(drawn) + &lines));
             }

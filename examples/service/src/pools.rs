@@ -30,7 +30,7 @@ pub struct PoolRow {
     /// The durations of the check-outs in `others`: for each bucket, the longest duration that it counts, in
     /// nanoseconds, and its count.
     pub waits: Vec<(u64, u64)>,
-    /// The connections that have been in use for the longest time, if the pool accounts for holders.
+    /// The connections that have been in use the longest, if the pool accounts for holders.
     #[serde(default)]
     pub holders: Vec<String>,
 }
@@ -74,8 +74,8 @@ impl PoolRow {
     }
 }
 
-/// Describes the holders that have held their connections for the longest time. Without accounting, the pool knows only
-/// how many holders there are.
+/// Describes the holders that have held their connections the longest. Without accounting, the pool knows only how many
+/// holders there are.
 fn holders(pool: &Pool<Endpoint>) -> Vec<String> {
     let accounted = pool.holders().into_iter().filter(|holder| holder.call_site.is_some());
     accounted.take(LISTED).map(|holder| holder.to_string()).collect()

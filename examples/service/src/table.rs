@@ -101,9 +101,8 @@ const IMPORTANT: u8 = 2;
 const WHOLE_ADDRESS: usize = 15;
 
 /// Renders the table for a terminal of `width` columns. The first line contains the titles. No line is wider than the
-/// terminal: columns that do not fit are left out, the least important first, and a long address is cut in its middle,
-/// so that its port remains. The holders that have held a connection for the longest time follow below the pools, one
-/// per line.
+/// terminal: columns that do not fit are left out, the least important first, and a long address is cut in the middle
+/// to keep its port. The holders that have held a connection the longest follow below the pools, one per line.
 #[must_use]
 pub fn render(lines: &[Line], width: usize) -> Vec<String> {
     let mut columns: Vec<&Column> = COLUMNS.iter().collect();

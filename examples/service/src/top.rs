@@ -25,8 +25,8 @@ use crate::table::{json, lines, render};
 
 /// Shows pools live: connections, check-outs a second, hits, waits, time-outs.
 ///
-/// Without --service it shows two pools of a load in this process, on a server in this process. q, Ctrl-C or a signal ends it. If
-/// the output is not a terminal, it prints one table after the first interval. It uses no colours.
+/// Without --service it shows two pools of a load in this process, on a server in this process. q, Ctrl-C or a signal
+/// stops it. If the output is not a terminal, it prints one table after the first interval. It uses no colours.
 #[derive(Debug, Parser)]
 #[command(name = "top")]
 pub struct Arguments {
@@ -158,7 +158,7 @@ enum Key {
     End,
 }
 
-/// Reads keys on a separate thread, which ends with the process.
+/// Reads keys on a separate thread, which exits with the process.
 fn keys() -> mpsc::UnboundedReceiver<Key> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

@@ -331,7 +331,7 @@ async fn write(
     let (mut turns, mut after, mut times) = (0, 0, Times::new());
     while after < TURNS {
         if turns == TURNS {
-            // From here on, the primary may be killed.
+            // From this point on, the primary may be killed.
             busy.wait().await;
         }
         after += i64::from(*is_elected.borrow());
@@ -432,7 +432,7 @@ async fn service_completes_its_requests_before_it_ends() {
         let noticed = async {
             while !is_in_progress().await {}
             service.signal(signal).await;
-            // After a signal, the service does not accept further connections.
+            // After a signal, the service accepts no more connections.
             while TcpStream::connect(&service.address).await.is_ok() {}
         };
         tokio::time::timeout(AGES, noticed).await.expect("the service does not notice the signal");

@@ -165,7 +165,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             within: "fn release(",
             right: "
-                // The cell, and even the list, may be gone from here on.
+                // The cell, and even the list, may be gone from this point on.
                 grant();
                 Some(waker)
             ",

@@ -45,7 +45,7 @@ impl World {
         while self.goes_on() {
             let of = dice.roll(POOLS + 1) as usize;
             match self.pools.get(of) {
-                // Other threads use this pool as well.
+                // Other threads also use this pool.
                 Some(pool) => {
                     let pool = pool.lock().unwrap().clone();
                     self.burst(pool, &mut dice).end(&mut dice);

@@ -171,7 +171,7 @@ fn owned(pool: &Pool<Parcels>) -> CheckOut {
 fn hoard(waits: CheckOut, most: usize) -> bool {
     let mut leaked = LEAKED.lock().unwrap();
     if leaked.len() >= most {
-        // Unlocked first, because dropping `waits` runs a waker's code, which must not run under the lock.
+        // The lock is released first, because dropping `waits` runs a waker's code, which must not run under the lock.
         drop(leaked);
         Occurrence::Cancelled.note();
         return false;

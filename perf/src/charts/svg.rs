@@ -240,7 +240,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// Returns places near the wanted places, so that no two labels overlap. No place is below the bottom.
+/// Returns places near the wanted places such that no two labels overlap. No place is below the bottom.
 pub fn spread(wanted: &[f64], bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&one, &other| wanted[one].total_cmp(&wanted[other]));

@@ -179,7 +179,7 @@ fn report(loss: Loss, turns: &Turns<FailoverResult>) -> Vec<Claim> {
         }
     }
     let claim = |(name, value): Value| {
-        // Differences rather than ratios, because the number of failures may be zero.
+        // These are differences rather than ratios, because the number of failures may be zero.
         let worse: Vec<f64> = turns
             .values(TASKS, value, Kind::Client)
             .into_iter()

@@ -2,8 +2,8 @@
 //!
 //! The load is open: requests arrive at random instants, whether or not earlier ones were served. Each request needs a
 //! connection for one service time, and is useful if it completes by its deadline. A request keeps its connection until
-//! its work is done. Work that completes after the deadline is done in vain. A subject's capacity is its rate of
-//! requests in a closed loop with one task for each connection.
+//! its work is done. Work that completes after the deadline is wasted. A subject's capacity is its rate of requests in
+//! a closed loop with one task for each connection.
 
 mod subjects;
 
@@ -75,7 +75,7 @@ struct Measured {
     capacity: f64,
     /// The useful work, as a multiple of the capacity.
     useful: f64,
-    /// The work that was done in vain, as a multiple of the capacity.
+    /// The wasted work, as a multiple of the capacity.
     in_vain: f64,
     /// The 99th percentile of the response times of served requests, as a multiple of the deadline.
     p99: f64,

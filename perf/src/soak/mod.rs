@@ -22,7 +22,7 @@ use crate::report::{plainly, print_row};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The fraction of each half after which the memory should no longer grow.
 const WARM_UP: f64 = 0.2;
-/// How much more memory a half may use at its end than after its warm-up, in mebibytes. In a short run, the memory
+/// How much more memory a half may use at the end than after the warm-up, in mebibytes. In a short run, the memory
 /// grows by a third of this. In a full run, a leak of one byte per hundred uses amounts to ten times as much.
 const GROWTH: f64 = 1.0;
 const MEBIBYTE: f64 = 1024.0 * 1024.0;

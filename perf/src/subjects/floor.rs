@@ -62,7 +62,7 @@ impl Subject for Floor {
     }
 
     async fn run(&self) -> Result<(), Failure> {
-        // Released after the stream is given back, so that the next owner of the permit finds a stream.
+        // The permit is released after the stream is given back, so that its next owner finds a stream.
         let _permit = self.permits.acquire().await?;
         let mut stream = match self.take() {
             Some(stream) => stream,

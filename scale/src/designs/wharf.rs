@@ -44,7 +44,7 @@ pub struct World {
 }
 
 thread_local! {
-    /// The simulated core that a thread outside of a simulation represents.
+    /// The simulated core that a thread outside a simulation represents.
     static STANDS_FOR: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -131,7 +131,7 @@ impl Wharf {
     }
 
     /// Opens `count` connections and spreads them evenly over the shards of the first `owners` cores. Must be called
-    /// outside of a simulation.
+    /// outside a simulation.
     pub fn fill(&self, count: usize, owners: usize) {
         let leases: Vec<_> = (0..count).map(|_| Self::at_once(self.obtain())).collect();
         for (number, lease) in leases.into_iter().enumerate() {

@@ -8,10 +8,10 @@
 //!
 //! [`Mongod::stop`] and `Drop` terminate the process and remove its folder. If this process dies before it does so, the
 //! kernel kills `mongod` on Linux (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test
-//! harness runs each test on a thread that ends with the test. Therefore a single thread, which lives as long as this
-//! process, starts all servers. The next start by the same user on the same machine removes the folder of a killed
-//! process. The owner of a folder keeps a lock file in it locked, so a lock that can be taken means that the owner is
-//! dead.
+//! harness runs each test on a thread that exits when the test finishes. Therefore a single thread, which lives as long
+//! as this process, starts all servers. The next start by the same user on the same machine removes the folder of a
+//! killed process. The owner of a folder keeps a lock file in it locked, so a lock that can be taken means that the
+//! owner is dead.
 
 mod launcher;
 mod process;
@@ -70,7 +70,7 @@ pub struct MongodOptions {
     /// The folder of the Unix domain socket that the server also listens on; see [`Mongod::socket`]. The path must be
     /// shorter than 80 bytes. Default: none.
     pub socket_folder: Option<PathBuf>,
-    /// Further arguments, placed after the arguments of this module. An option that this module sets cannot be
+    /// Additional arguments, placed after the arguments of this module. An option that this module sets cannot be
     /// repeated, except `--setParameter`. Default: none.
     pub extra_args: Vec<OsString>,
 }
@@ -94,7 +94,8 @@ pub struct Mongod {
     options: MongodOptions,
     port: u16,
     process: Process,
-    // Declared after `process`: fields drop in order, and the folder must outlive the process that writes to it.
+    // This is declared after `process`: fields are dropped in order, and the folder must outlive the process that
+    // writes to it.
     scratch: Scratch,
 }
 
@@ -188,7 +189,7 @@ impl Mongod {
         self.process.signal(Signal::Pause)
     }
 
-    /// Lets a paused process continue (`SIGCONT`).
+    /// Resumes a paused process (`SIGCONT`).
     ///
     /// # Errors
     ///
@@ -207,7 +208,7 @@ impl Mongod {
         self.process.end().map_err(StartError::Wait)?;
         self.process = spawn(&self.binary, &self.options, self.port, &self.scratch)?;
         self.wait_until_ready().inspect_err(|_| {
-            // The caller gets the error from the start, not an error from terminating the process.
+            // The caller receives the error from starting the process, not an error from terminating it.
             let _ = self.process.end();
         })
     }

@@ -49,9 +49,10 @@ pub struct ReplicaSetOptions {
     /// `heartbeatIntervalMillis`: how often the members check each other's state. Default: 500 ms instead of the
     /// server's 2 s.
     pub heartbeat_interval: Duration,
-    /// Further arguments of each member; see [`MongodOptions::extra_args`]. Default: none.
+    /// Additional arguments of each member; see [`MongodOptions::extra_args`]. Default: none.
     pub extra_args: Vec<OsString>,
-    /// Further fields of the members' configurations, by position: `priority`, `tags`, `hidden` and others. Default: none.
+    /// Additional fields of the members' configurations, by position: `priority`, `tags`, `hidden` and others. Default:
+    /// none.
     pub member_fields: Vec<Document>,
 }
 
@@ -225,7 +226,7 @@ impl ReplicaSet {
         self.member(member).pause().map_err(ReplicaSetError::Process)
     }
 
-    /// Lets the process of a member continue after [`stop_process`](Self::stop_process).
+    /// Resumes the process of a member after [`stop_process`](Self::stop_process).
     ///
     /// # Errors
     ///

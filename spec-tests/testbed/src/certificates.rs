@@ -125,8 +125,7 @@ impl Certificates {
         }
     }
 
-    /// Returns the folder that holds the files. A test may write further files into it; they are removed with the
-    /// folder.
+    /// Returns the folder that holds the files. A test may write other files into it; they are removed with the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()

@@ -227,7 +227,7 @@ async fn refuse(listener: TcpListener, line: &Line) -> io::Result<TcpListener> {
 async fn relay(client: TcpStream, server: SocketAddr, fault: Option<Fault>, line: &Line) {
     let Ok(server) = TcpStream::connect(server).await else { return };
     for socket in [&client, &server] {
-        // If this fails, the relay is only slower.
+        // If this fails, the relay is merely slower.
         let _ = socket.set_nodelay(true);
     }
     let ((client_reads, client_writes), (server_reads, server_writes)) = (client.into_split(), server.into_split());
@@ -269,7 +269,7 @@ async fn copy(
         });
     }
     if hangs {
-        // Discard further bytes: only reading shows when the connection is closed.
+        // Discard all later bytes: only reading shows when the connection is closed.
         while from.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
     }
 }

@@ -58,7 +58,7 @@ impl ScriptedServer {
         let commands = Arc::new(watch::Sender::new(Vec::new()));
         let recorded = Arc::clone(&commands);
         let accepting = tokio::spawn(async move {
-            // Dropped with this task, which closes all connections.
+            // The connections are dropped with this task, which closes them all.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 connections.spawn(serve(stream, script(), Arc::clone(&recorded)));

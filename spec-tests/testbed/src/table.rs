@@ -176,7 +176,7 @@ mod tests {
         let (folder, binary) = place().unwrap();
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(&binary), "6\nuri\t8\t8\t8\t0\t0\n").unwrap();
-        // The text is not a row, so that this test does not add a row to the whole table.
+        // The text is not a row, so this test does not add a row to the whole table.
         for _ in 0..2 {
             keep("").unwrap();
         }

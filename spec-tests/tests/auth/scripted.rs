@@ -1,4 +1,4 @@
-//! Conversations that no real server would hold, and mechanisms that a real server only offers with LDAP or TLS.
+//! Conversations that no real server would hold, and mechanisms that a real server offers only with LDAP or TLS.
 
 use bson::{Bson, Document, rawdoc};
 use wharf::unstable::wire::WireError;

@@ -21,8 +21,8 @@ const SALT: &[u8] = b"sixteen byte salt";
 pub struct Behaviour {
     /// Whether the server replies to the first message if it is sent along with hello.
     pub speculates: bool,
-    /// Whether the reply with the server's proof leaves `done` unset, so that the client has to send an empty message.
-    /// Servers before 4.4 behave like this.
+    /// Whether the reply with the server's proof leaves `done` unset, in which case the client has to send an empty
+    /// message. Servers before 4.4 behave like this.
     pub wants_empty_exchange: bool,
     /// The iteration count that the server requires. The default is 4096.
     pub iterations: Option<u64>,

@@ -130,7 +130,7 @@ async fn web_identity_is_exchanged_for_credentials() {
     let server = server_with_token().await;
     let file = TokenFile::new("web-identity", "token-of-a-web-identity\n");
     // The service reports the expiration in seconds since the epoch. It may also wrap the specification's response in
-    // further objects.
+    // additional objects.
     let expiration = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() + 3600;
     let credentials = format!(
         r#"{{"Credentials":{{"AccessKeyId":"{KEY_ID}","SecretAccessKey":"{SECRET_KEY}","SessionToken":"{TOKEN}",

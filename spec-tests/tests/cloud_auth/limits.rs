@@ -116,7 +116,7 @@ async fn time_of_a_callback_counts_only_with_timeout_ms() {
     let server = Server::of_tokens(&["token-a"]).await;
     let slow = || {
         Credential::of(Mechanism::MongoDbOidc).oidc_callback(|context: OidcContext| async move {
-            // Twice the time limit of the whole connection attempt.
+            // This is twice the time limit of the whole connection attempt.
             tokio::time::sleep(LIMIT * 2).await;
             assert_eq!(context.timeout, Duration::from_secs(60));
             Ok(OidcToken::new("token-a"))

@@ -19,7 +19,7 @@ pub struct Case {
     pub error: Option<Value>,
     pub events: Vec<Value>,
     pub ignore: Vec<String>,
-    /// Extension: whether `events` is complete, so that any further event is a failure.
+    /// Extension: whether `events` is complete, in which case any further event is a failure.
     pub exact: bool,
     /// Extension: the behaviour of the mock.
     pub mock: Map<String, Value>,

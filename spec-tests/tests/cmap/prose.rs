@@ -90,7 +90,7 @@ impl Establish for Unreachable {
     }
 }
 
-/// A closure subscribes (test 4), and receives the reason why a check-out failed to establish a connection (test 5).
+/// A closure subscribes (test 4), and receives the reason a check-out failed to establish a connection (test 5).
 #[tokio::test]
 async fn prose_4_and_5_subscriber_gets_the_reason_of_a_failed_check_out() {
     let reasons = Arc::new(Mutex::new(Vec::new()));

@@ -144,7 +144,7 @@ async fn main_thread<E: Establish>(
         _ => match operation["thread"].as_str() {
             None => stage.perform(operation).await,
             Some(thread) => {
-                // A failed thread accepts no further operations, and `waitForThread` returns its error.
+                // A failed thread accepts no more operations, and `waitForThread` returns its error.
                 let _ = threads[thread].operations.send(operation.clone());
                 Ok(())
             }

@@ -33,7 +33,7 @@ pub fn run(case: &Case) {
         if let Some(name) = &case.app_name {
             options = options.app_name(name);
         }
-        // If the file fails, its fail point stays set, but only affects this file's `appName`.
+        // If the file fails, its fail point stays set, but affects only this file's `appName`.
         runner::run(case, &address, options.endpoint().unwrap(), |_| panic!("only a mock's connection can be spoiled"))
             .await;
         if let Some(fail_point) = &case.fail_point {

@@ -1,8 +1,8 @@
 //! The `connection_logging` suite, run by a client against a real server.
 //!
-//! The runner of the unified suites does not have a server with authentication, which one case needs. It also runs
-//! several clients at a time, whose connections it could not tell apart, because the messages name the server but not
-//! the client. Here, only one client exists in the process at a time.
+//! The runner of the unified suites has no server with authentication, which one case needs. It also runs several
+//! clients at a time, whose connections it could not tell apart, because the messages name the server but not the
+//! client. Here, only one client exists in the process at a time.
 //!
 //! The fetched copy has one list of messages in an earlier order, which the runner corrects (`wharf_testbed::edition`).
 

@@ -1,5 +1,5 @@
 //! The prose tests of the specifications. `prose.txt` lists each of them with the tests that run it, or with the reason
-//! why there is none.
+//! there is none.
 //!
 //! A line that begins with `==` names a document of the specifications: its path, the heading above its prose tests,
 //! and the form of their titles. The titles are the innermost `headings`, the `sections` (headings of the next level),
@@ -7,7 +7,7 @@
 //! document has no prose tests.
 //!
 //! Below this line, each prose test has a line with its title, which may be shortened. The tests that run it follow,
-//! each on an indented line: the file, a space and the function. `not:` introduces the reason why there is no test, and
+//! each on an indented line: the file, a space and the function. `not:` introduces the reason there is no test, and
 //! `but:` introduces the parts that the tests leave out.
 //!
 //! The package of the suites does not contain the documents. `WHARF_SPECIFICATIONS` names the folder `source` of the

@@ -1,4 +1,4 @@
-//! The `sdam_monitoring` suite: the events that follow from each phase of hello replies.
+//! The `sdam_monitoring` suite: the events that each phase of hello replies causes.
 
 use std::time::Instant;
 

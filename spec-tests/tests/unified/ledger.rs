@@ -314,7 +314,7 @@ pub const LEDGER: &[Entry] = &[
 /// The features that wharf or the runner lacks, in the words of `Stop::Lacks`, with the reasons.
 const LACKS: &[(&str, &str)] = &[("a monitor, which learns of another primary without an operation", MONITORS)];
 
-/// Describes a missing feature and the reason why it is missing. Returns `None` if the feature is not listed.
+/// Describes a missing feature and why it is missing. Returns `None` if the feature is not listed.
 pub fn lack(what: &str) -> Option<String> {
     let (_, reason) = LACKS.iter().find(|(listed, _)| *listed == what)?;
     Some(format!("needs {what}: {reason}"))

@@ -606,7 +606,7 @@ fn cases_that_must_fail_do_fail() {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let file = match TestFile::parse(&fs::read_to_string(&path).unwrap()) {
             Ok(file) => file,
-            // These are the only files that the parser already refuses.
+            // These are the only files that the parser itself refuses.
             Err(error) => {
                 assert!(
                     ["schemaVersion-unsupported", "ignoreResultAndError-malformed"].contains(&&*name)

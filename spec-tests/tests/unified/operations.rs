@@ -68,7 +68,7 @@ async fn on_cursor(cursor: &SharedCursor, name: &str, mut arguments: Arguments) 
     }
     let Some(open) = &mut *held else { return Err(Stop::Broken("the cursor is closed".to_owned())) };
     Ok(returned(match name {
-        // A single call fetches as many batches as it needs, so that its time limit covers one iteration.
+        // A single call fetches as many batches as it needs, so its time limit covers one iteration.
         "iterateUntilDocumentOrError" => open.next().await?,
         "iterateOnce" => open.next_if_any().await?,
         other => return Err(Stop::Broken(format!("{other} is not an operation of a cursor"))),

@@ -1,4 +1,4 @@
-//! Why a case, or one of its operations, ends early.
+//! Why a case, or one of its operations, stops early.
 
 use bson::{Bson, Document};
 use wharf::ClientError;
@@ -9,7 +9,7 @@ use crate::format::ExpectedError;
 use crate::matching::{Entities, all_match, bson, document, matches};
 use crate::results::{bulk_of_client, partial_bulk};
 
-/// Why a case, or one of its operations, ends early.
+/// Why a case, or one of its operations, stops early.
 #[derive(Debug, Clone)]
 pub enum Stop {
     /// The operation raised an error, which the case may expect.

@@ -13,10 +13,11 @@
 //! # Invalid values that are refused although the specification ignores them
 //!
 //! The connection string specification requires that invalid values be ignored with a warning. wharf refuses them if
-//! ignoring them would leave the connection less protected. This concerns `tls`, `ssl`, `tlsDisableOCSPEndpointCheck`,
-//! `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`, `tlsCertificateKeyFile` or `proxyHost`. The suites
-//! have no cases for this. Their cases for `tlsInsecure`, `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames`
-//! pass unchanged: the result is a warning, and TLS with every check.
+//! ignoring them would leave the connection less protected. This applies to `tls`, `ssl`,
+//! `tlsDisableOCSPEndpointCheck`, `tlsDisableCertificateRevocationCheck`, and an empty `tlsCAFile`,
+//! `tlsCertificateKeyFile` or `proxyHost`. The suites have no cases for this. Their cases for `tlsInsecure`,
+//! `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames` pass unchanged: the result is a warning, and TLS with
+//! every check.
 //!
 //! `newer.rs` contains cases of the specification that the fetched suites lack.
 #![cfg(not(loom))]

@@ -152,7 +152,7 @@ fn nothing_is_lost_or_given_twice_while_all_goes_on_at_once() {
         let (served, metrics) = soak(connections, seconds / 3.0);
         let check_outs = &metrics.check_outs;
         let counted = check_outs.hits + check_outs.waited.count() + check_outs.opened.count();
-        // A check-out that is cancelled after it got its connection is also counted.
+        // A check-out that is cancelled after receiving its connection is also counted.
         assert!(served > LEAST && counted >= served, "{connections}: served {served}, counted {counted}");
         let closed: u64 = metrics.connections.closed.total();
         assert_eq!(closed, metrics.connections.created, "{metrics:?}");

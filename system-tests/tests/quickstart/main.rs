@@ -130,7 +130,7 @@ fn run_ends_with_a_table_that_matches_its_events() {
                     matches!(state.as_deref(), Some("ConnectionReady" | "ConnectionCheckedIn"))
                 }
                 "ConnectionCheckedIn" => state.as_deref() == Some("ConnectionCheckedOut"),
-                // The pool may be closed while it is opening a connection that no caller is waiting for any more.
+                // The pool may be closed while it is opening a connection that callers are no longer waiting for.
                 "ConnectionClosed" => {
                     matches!(state.as_deref(), Some("ConnectionCreated" | "ConnectionReady" | "ConnectionCheckedIn"))
                 }
@@ -144,7 +144,7 @@ fn run_ends_with_a_table_that_matches_its_events() {
     assert_eq!(states.keys().copied().collect::<Vec<_>>(), (1..=states.len() as u64).collect::<Vec<_>>());
     assert_eq!(counts["PoolClosed"], 1);
     assert_eq!(counts["ConnectionCreated"], counts["ConnectionClosed"]);
-    // The client checks out connections a few more times, to end its sessions.
+    // The client checks out connections a few more times to end its sessions.
     let more = counts["ConnectionCheckedOut"] - number(stdout, "operations");
     assert!(more <= 10, "{more}\n{stdout}");
     assert_eq!(counts["ConnectionCheckedOut"], counts["ConnectionCheckedIn"]);
@@ -307,7 +307,7 @@ async fn command_line_overrides_options_of_the_connection_string() {
     let arguments = ["--seconds", "1", "--tasks", "20", "--max-pool-size", "9", "--events"];
     command.args(arguments).arg(&file.0).env("MONGODB_URI", uri);
     let output = run(command).await;
-    // Two values that contradict each other are an error: the last value does not win.
+    // Two conflicting values are an error: the last value does not win.
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 
     let uri = format!("mongodb://{}/?{pool}&appName=load&compressors=zlib&nonsense=1", server.address());

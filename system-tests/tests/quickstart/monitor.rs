@@ -72,7 +72,7 @@ impl Monitored {
 #[tokio::test(start_paused = true)]
 async fn cleared_pool_is_checked_at_once() {
     let mut monitored = Monitored::start().await;
-    // Wait until the pause after the last check is over.
+    // Wait out the pause after the last check.
     tokio::time::sleep(2 * HALF_A_SECOND).await;
     assert!(monitored.pool.clear(Clear::new()).unwrap());
     let cleared = monitored.until("PoolCleared").await;

@@ -78,7 +78,7 @@ fn client_has_one_socket_for_each_server_and_no_thread() {
         let touch = rawdoc! { "find": "nothing" };
         session.with_transaction(|session| session.run(Operation::read("single", &touch)).map(drop)).unwrap();
         drop(session);
-        // A reply that is large enough to be decompressed on a separate thread.
+        // The reply is large enough to be decompressed on a separate thread.
         let text = "many words ".repeat(200_000);
         let echo =
             rawdoc! { "aggregate": 1, "pipeline": [{ "$documents": [{ "text": text.as_str() }] }], "cursor": {} };

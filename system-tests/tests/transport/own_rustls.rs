@@ -62,7 +62,7 @@ async fn applications_provider_does_the_cryptography() {
         localhost(front.address().port()).tls(tls)
     };
     connect(options(provider(|suite| suite == CipherSuite::TLS13_CHACHA20_POLY1305_SHA256))).await.unwrap();
-    // A provider with only TLS 1.2 cannot connect to a server with only TLS 1.3.
+    // A provider limited to TLS 1.2 cannot connect to a server limited to TLS 1.3.
     let old = provider(|suite| suite == CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256);
     let error = refused(options(old.clone())).await;
     assert_refused(&error, Stage::Tls, Labels::NONE);

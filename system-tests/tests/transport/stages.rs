@@ -7,7 +7,7 @@ use wharf::metrics::{ByStage, Histogram};
 
 use super::*;
 
-/// Lets a pool open a connection, which may fail. Returns how many times each stage was timed, and how many
+/// Makes a pool open a connection, which may fail. Returns how many times each stage was timed, and how many
 /// establishments failed in each stage.
 async fn stages(options: Options) -> (ByStage<u64>, ByStage<u64>) {
     let begun = std::time::Instant::now();

@@ -2,8 +2,8 @@
 //!
 //! 64 tasks on two workers check out, yield, and check in. No check-out waits in this pool. The subscriber keeps its
 //! thread busy for 20 µs. Each call to the pool is timed on its thread: each poll of a check-out, and each check-in.
-//! The subscriber counts how many events each thread delivers. A check-out and check-in emit three events, so any
-//! further events delivered during these calls belong to other calls.
+//! The subscriber counts how many events each thread delivers. A check-out and check-in emit three events, so any other
+//! events delivered during these calls belong to other calls.
 //!
 //! A call may take longer than the subscriber if the operating system stops the thread, or if the call waits for
 //! another thread. The maximum includes these delays. The 99.9th percentile shows how long the longest calls usually

@@ -115,8 +115,8 @@ pub trait Queue: Subject {}
 pub trait Create: Subject {
     /// Opens a connection for this caller, hands it out, and removes it from the pool.
     ///
-    /// The pool is empty before and after. Its count of connections is correct again, so that the next call opens a
-    /// connection too.
+    /// The pool is empty before and after. Its count of connections is correct again, so the next call also opens a
+    /// connection.
     fn create_and_close(&self) -> impl Future<Output = ()> + Send;
 }
 

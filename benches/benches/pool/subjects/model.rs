@@ -91,7 +91,8 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(pooled) = self.pooled.take() {
-            // The owner's task ends with the pool. After that, a connection is dropped together with its message.
+            // The owner's task stops along with the pool. After that, a connection is dropped together with its
+            // message.
             let _ = self.messages.send(Message::CheckIn(pooled));
         }
     }

@@ -1,4 +1,4 @@
-//! Models of the check of a connection before its use.
+//! Models of checking a connection before use.
 
 use loom::thread;
 use wharf::unstable::pool::{Checking, Grant};

@@ -280,7 +280,7 @@ fn closed_completes_after_the_last_event() {
             let last = last.clone();
             move |number: &u32| match number {
                 1 => last.add(1),
-                // The other caller's event, which may be delivered at any time.
+                // This is the other caller's event, which may be delivered at any time.
                 _ => thread::yield_now(),
             }
         };

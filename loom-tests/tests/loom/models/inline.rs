@@ -1,7 +1,7 @@
 //! Models of the inline delivery of events, and of their order relative to queued events.
 //!
 //! Inline deliveries may overlap, and panics in subscribers are caught. The subscribers here therefore do not assert
-//! anything. They note faults, and each model asserts at its end that no fault was noted.
+//! anything. They note faults, and each model asserts at the end that no fault was noted.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn inline_event_follows_the_queued_event_before_it() {
                 events.deliver();
             })
         };
-        // A swap rather than a load, because loom tries all orders of a swap and the store.
+        // This is a swap rather than a load, because loom tries all orders of a swap and the store.
         let takes_over = is_handed_over.swap(false, Ordering::Acquire);
         if takes_over {
             events.deliver_inline(2);

@@ -40,7 +40,7 @@ impl Connection {
 
     #[allow(unsafe_code)]
     pub fn operate(&self) {
-        // SAFETY: there is one holder at a time. The models check this: loom panics before a race.
+        // SAFETY: there is one holder at a time. The models check this: loom panics before it lets a race happen.
         self.contents.with_mut(|contents| unsafe { *contents += 1 });
     }
 }

@@ -117,7 +117,7 @@ async fn answer(
         Effect::Reply(reply) => Ok(Some(reply)),
         Effect::Close => Ok(None),
         Effect::Hang => {
-            // Reads and discards further messages without answering them, until the client closes the connection.
+            // Reads and discards all later messages without answering them, until the client closes the connection.
             tokio::io::copy(stream, &mut tokio::io::sink()).await?;
             Ok(None)
         }

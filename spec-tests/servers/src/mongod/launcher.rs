@@ -56,7 +56,7 @@ fn die_with_this_process(command: &mut Command) {
     command.process_group(0);
     let parent = getpid();
     let prepare = move || {
-        // `SIGKILL`, because no process would be left to follow up if `SIGTERM` had no effect.
+        // The signal is `SIGKILL`, because no process would be left to follow up if `SIGTERM` had no effect.
         set_pdeathsig(Signal::SIGKILL)?;
         // If the parent died before the call above, the kernel no longer sends the signal.
         if getppid() != parent {

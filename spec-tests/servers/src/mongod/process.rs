@@ -64,7 +64,7 @@ pub(super) enum Signal {
     Terminate,
     /// Stops all its threads where they are.
     Pause,
-    /// Lets them continue.
+    /// Resumes them.
     Continue,
 }
 

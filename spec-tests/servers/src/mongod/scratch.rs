@@ -90,7 +90,7 @@ fn own(path: &Path) -> io::Result<Option<File>> {
     Ok(lock.exists().then_some(owner))
 }
 
-/// Removes the folders whose owner is dead. The lock of such a folder can be taken.
+/// Removes the folders whose owners are dead. The lock of such a folder can be taken.
 ///
 /// Leaves a folder without a lock file alone, because its owner may be about to create the file. Ignores errors: the
 /// folders of other users cannot be opened, and if several processes find the same folder, only one of them removes it.

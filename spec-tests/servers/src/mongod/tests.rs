@@ -238,6 +238,6 @@ fn child_process_starts_a_server() {
     }
     let mongod = Mongod::start(MongodOptions::default()).unwrap();
     println!("server: {} {}", mongod.pid(), mongod.log_path().parent().unwrap().display());
-    // The read returns when the parent dies and the pipe closes, so that this child is not left behind either.
+    // The read returns when the parent dies and the pipe closes, so this child is not left behind either.
     let _ = std::io::stdin().read(&mut [0]);
 }

@@ -54,7 +54,7 @@ fn sdist(paths: &[&str]) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(2);
         header.set_mode(0o644);
-        // Set directly, because `set_path` refuses paths that leave the folder.
+        // The path is set directly, because `set_path` refuses paths that leave the folder.
         header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_cksum();
         builder.append(&header, &b"{}"[..]).unwrap();
@@ -233,8 +233,8 @@ fn provide_and_count(root: &Path) {
     let download = |artifact: &Artifact, folder: &Path| {
         let mut count = File::options().append(true).create(true).open(root.join("count")).unwrap();
         count.write_all(b"+").unwrap();
-        // Long enough for the other processes to reach the lock. If the lock let them through, they would add to the
-        // count.
+        // This is long enough for the other processes to reach the lock. If the lock let them through, they would add
+        // to the count.
         thread::sleep(Duration::from_millis(300));
         write_download(artifact, folder, &wheel())
     };
