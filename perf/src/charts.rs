@@ -27,7 +27,7 @@ struct Chart {
     /// The page that lists the figures. It is not shown if they were measured elsewhere.
     #[serde(default = "benchmarks")]
     page: String,
-    /// The heading on the page whose first table holds the figures.
+    /// The heading on the page. The first table below it holds the figures.
     section: Option<String>,
     /// wharf's own subjects.
     own: BTreeSet<String>,

@@ -63,7 +63,7 @@ costs! {
     third = 25.0, 12.0;
     /// Fetching a line from another core of the same socket, or invalidating the copy there.
     transfer = 65.0, 25.0;
-    /// The same for a core of another socket.
+    /// The same for a core on another socket.
     across = 150.0, 150.0;
     /// Fetching a line that no core has.
     memory = 80.0, 80.0;

@@ -506,7 +506,7 @@ impl OperationError {
         self.labels().has(label) || self.command_error().is_some_and(|failure| failure.has_label(label))
     }
 
-    /// Returns the labels that the server or the check-out gave the error.
+    /// Returns the labels that the server or the check-out attached to the error.
     #[must_use]
     pub fn labels(&self) -> Labels {
         match self {

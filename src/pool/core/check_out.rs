@@ -32,7 +32,7 @@ impl Started {
         Self::at(core.environment.stopwatch())
     }
 
-    /// Returns the start for a reading of the stopwatch.
+    /// Returns the start that a reading of the stopwatch stands for.
     pub(super) fn at(reading: u64) -> Self {
         // The remaining 63 bits are enough for 292 years.
         Self((reading + 1) << 1)

@@ -26,8 +26,7 @@ pub async fn order(client: &Client, order: &Order) -> Result<Vec<Order>, ClientE
     orders.find(doc! { "price": { "$gte": 10 } }).await?.try_collect().await
 }
 
-/// Shuts the service down: waits until running operations have finished and all connections are closed, but for at most
-/// 10 s.
+/// Ends the service: waits until running operations have ended and all connections are closed, but for at most 10 s.
 pub async fn stop(client: Client) {
     if !client.shutdown(Duration::from_secs(10)).await {
         eprintln!("some operations were still running");

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use wharf::{InvalidOption, Options, ReadPreference, ReadPreferenceMode, WriteConcern};
 
-/// Returns options that read from secondaries in New York, otherwise from any secondary, otherwise from the primary.
+/// Returns options that read from secondaries in New York, or else from any secondary, or else from the primary.
 pub fn options(uri: &str) -> Result<Options, InvalidOption> {
     let any_tags: [(&str, &str); 0] = [];
     let nearby = ReadPreference::new(ReadPreferenceMode::SecondaryPreferred)

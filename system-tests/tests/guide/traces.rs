@@ -5,8 +5,7 @@ use tracing_subscriber::prelude::*;
 use wharf::client::TracingOptions;
 use wharf::{Client, InvalidOption, Options};
 
-/// Writes a line for each operation and each command that finishes: its times, its attributes, and its error if it
-/// failed.
+/// Writes a line for each operation and each command that ends: its times, its attributes, and its error if it failed.
 pub fn begin() {
     let operations = Targets::new().with_target("wharf::operation", Level::DEBUG);
     let lines = tracing_subscriber::fmt::layer().with_span_events(FmtSpan::CLOSE);
