@@ -2,8 +2,8 @@
 //!
 //! The specification's `cmap-format` describes the files. Files of `style: unit` use connections without a server, in
 //! virtual time. The pool reads tokio's clock, which is paused while a task can run and then jumps to the next timer. A
-//! file therefore takes no real time, and its outcome does not depend on the machine. Files with `style: integration` run
-//! against a real `mongod`, with its fail points, in real time.
+//! file therefore takes no real time, and its outcome does not depend on the machine. Files with `style: integration`
+//! run against a real `mongod`, with its fail points, in real time.
 //!
 //! There is one test for each file. Another test compares the lists of tests with the folders, and fails if a file has
 //! no test or a test has no file. No file is skipped.
