@@ -38,10 +38,13 @@ impl Coarse {
     pub(super) fn shared() -> Self {
         // SeqCst, here and below: see `run`.
         USERS.fetch_add(1, Ordering::SeqCst);
-        if !HAS_THREAD.swap(true, Ordering::SeqCst)
-            && thread::Builder::new().name("wharf-clock".into()).spawn(run).is_err()
-        {
-            HAS_THREAD.store(false, Ordering::SeqCst);
+        if !HAS_THREAD.swap(true, Ordering::SeqCst) {
+            // The word can be read even before the thread first runs, which may take long on a busy machine.
+            TICK.store(tick_after(started().elapsed()), Ordering::Relaxed);
+            if thread::Builder::new().name("wharf-clock".into()).spawn(run).is_err() {
+                TICK.store(STOPPED, Ordering::Relaxed);
+                HAS_THREAD.store(false, Ordering::SeqCst);
+            }
         }
         Self::Shared { _users: Users(()) }
     }
