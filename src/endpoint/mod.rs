@@ -178,8 +178,8 @@ impl Options {
     /// # Errors
     ///
     /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, the servers are not
-    /// [resolved](Options::resolve) yet, or the credential's mechanism is not supported or lacks the password or
-    /// certificate that it needs.
+    /// [resolved](Options::resolve) yet, or the credential's mechanism is not supported or lacks something that it
+    /// needs, such as a password or a client certificate.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, InvalidOption> {
         self.validate()?;
         self.check_resolved()?;
@@ -205,7 +205,7 @@ impl Endpoints {
     /// # Errors
     ///
     /// [`InvalidOption`] if [`Options::validate`] fails, a file is refused, or the credential's mechanism is not
-    /// supported or lacks the password or certificate that it needs.
+    /// supported or lacks something that it needs, such as a password or a client certificate.
     pub(crate) fn new(options: Arc<Options>, handshake: Arc<Handshake>) -> Result<Self, InvalidOption> {
         options.validate()?;
         options.check_certificate()?;

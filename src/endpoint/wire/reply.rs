@@ -11,7 +11,7 @@ use super::{WireError, element};
 use crate::pool::error::Labels;
 use crate::text::printable::Printable;
 
-/// A reply with `ok: 0`: the server refused the command, or failed to execute it.
+/// A reply with `ok: 0`: the server refused the command, or executed it without success.
 ///
 /// ```
 /// use wharf::OperationError;

@@ -74,7 +74,7 @@ impl Started {
     }
 }
 
-/// The number of connections that an error lists. It lists those that have been in use longest.
+/// The maximum number of connections that an error lists: those that have been in use the longest.
 const LONGEST_HELD: usize = 5;
 
 /// The reason why a check-out is granted neither a connection nor a permit.

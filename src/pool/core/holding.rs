@@ -130,7 +130,7 @@ impl<E: Environment> Core<E> {
     pub fn report_holds_after(&self, threshold: Option<Duration>) {
         let nanos = threshold.map_or(0, |threshold| u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX));
         self.switch_holders(|holding| {
-            // Relaxed: the registry's lock orders it.
+            // Relaxed: changed only under the registry's lock, and nothing else depends on this setting.
             holding.threshold.store(nanos, Ordering::Relaxed);
         });
         self.environment.review_holds();
@@ -141,7 +141,8 @@ impl<E: Environment> Core<E> {
         let registry = self.registry.lock();
         let mut turned_on = None;
         change(holding);
-        // All relaxed: the registry's lock orders them.
+        // All relaxed: they change only under the registry's lock. For readers without it, `turn_on` publishes
+        // `on_since`.
         let on = holding.asked_for.load(Ordering::Relaxed) || holding.threshold().is_some();
         match (holding.switch().is_some(), on) {
             (false, true) => {

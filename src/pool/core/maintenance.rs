@@ -134,9 +134,9 @@ impl<E: Environment> Core<E> {
             let mut registry = self.registry.lock();
             let stale = registry.take_stale(&self.slab, most);
             stale.iter().for_each(|index| self.slab.slot(*index).give_up());
-            // Relaxed: the lock orders it. The count is lowered before the connections are closed. So a check-out that
-            // then finds nothing to close queues up instead of spinning until this call returns, and it is granted the
-            // permit that this call gives back.
+            // Relaxed: changed under the lock; readers without it take the count as a hint. The count is lowered before
+            // the connections are closed. So a check-out that then finds nothing to close queues up instead of spinning
+            // until this call returns, and it is granted the permit that this call gives back.
             self.stale.fetch_sub(stale.len() as u32, Ordering::Relaxed);
             stale
         };

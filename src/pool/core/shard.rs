@@ -408,8 +408,8 @@ impl Shard {
     }
 
     /// Calls `f` with the index of each slot, for a caller that does not own the stack. Starts over if the stack
-    /// changes during the walk, and gives up after a few attempts, in which case it may have missed a slot. In any
-    /// case, it may have called `f` with slots that were in the stack only part of the time.
+    /// changes during the walk, and gives up after many attempts, in which case it may have missed a slot. In any case,
+    /// it may have called `f` with slots that were in the stack only part of the time.
     pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, mut f: impl FnMut(u32)) {
         const ATTEMPTS: u32 = 64;
         for _ in 0..ATTEMPTS {

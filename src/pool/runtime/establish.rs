@@ -161,9 +161,9 @@ pub trait Establish: Send + Sync + 'static {
     /// `maxPoolSize`, and [`Pool::closed`](crate::Pool::closed) waits for it.
     ///
     /// It must not block. The future is polled once by the caller that closes the connection, and then by a task on the
-    /// pool's runtime. After five seconds it is dropped. If the runtime has shut down and there is no other, it is
-    /// dropped without being polled. A current-thread runtime runs the task and its timer only while something blocks
-    /// on the runtime. Until then, the connection still counts as in use.
+    /// pool's runtime. After five seconds it is dropped. If the pool has no live runtime and the caller is not on one,
+    /// it is dropped without being polled. A current-thread runtime runs the task and its timer only while something
+    /// blocks on the runtime. Until then, the connection still counts as in use.
     fn close(&self, connection: Self::Connection) -> impl Future<Output = ()> + Send {
         drop(connection);
         std::future::ready(())

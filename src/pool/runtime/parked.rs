@@ -25,8 +25,8 @@ impl<E: Establish> Pool<E> {
     /// so they hold even if the pool's runtime has shut down or is not being driven. The connection is opened on the
     /// pool's runtime.
     ///
-    /// Do not call it in an asynchronous task. It would keep the other tasks of that thread from running, and one of
-    /// them may hold the connection that the call waits for, or be opening it. Call it in
+    /// Do not call it in an asynchronous task. It would keep the other tasks on the task's thread from running, and one
+    /// of them may hold the connection that the call waits for, or be opening it. Call it in
     /// [`spawn_blocking`](tokio::task::spawn_blocking) or on a thread of your own.
     ///
     /// ```no_run

@@ -56,7 +56,7 @@ fn scaled(ticks: u64, scale: u64) -> u64 {
 
 /// Measures the duration of a tick over a millisecond. The error is less than a thousandth. quanta also calibrates the
 /// counter, but its error has no bound: it counts an interruption between the readings of the two clocks as a
-/// difference between the clocks. About one calibration in a hundred was off by more than a thousandth.
+/// difference between the clocks. One calibration in several hundred was off by more than a thousandth.
 fn calibrate(counter: &Clock) -> u64 {
     let (start, first) = read_both(|| counter.raw());
     std::thread::sleep(Duration::from_millis(1));

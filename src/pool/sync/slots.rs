@@ -34,7 +34,7 @@ struct Slot<T> {
     value: T,
 }
 
-/// Room for up to 16 million values. A slot is never deallocated while this value lives.
+/// Room for up to 16 million values. A slot is never deallocated while the `Slots` lives.
 #[derive(Debug)]
 pub struct Slots<T> {
     segments: [OnceLock<Box<[Slot<T>]>>; SEGMENTS],
@@ -43,7 +43,7 @@ pub struct Slots<T> {
 }
 
 impl<T: Default> Slots<T> {
-    /// Creates a value that has no slots yet.
+    /// Creates a `Slots` that has no slots yet.
     #[allow(clippy::new_without_default, reason = "nothing needs it; public only in the models' build")]
     pub fn new() -> Self {
         Self { segments: std::array::from_fn(|_| OnceLock::new()), used: AtomicU32::new(0) }

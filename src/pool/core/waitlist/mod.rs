@@ -335,8 +335,8 @@ impl<G> WaitList<G> {
 
     /// Waits until the next ticket of a lane has a cell.
     ///
-    /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because others
-    /// kept taking the new cells before they got the lock.
+    /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because other
+    /// newcomers kept taking the new cells before those in the queue got the lock.
     #[cold]
     fn await_room(&self, lane: Lane) {
         let queue = self.lanes.queue(lane);

@@ -323,7 +323,7 @@ fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
 }
 
 /// A waiter that queues up behind another waiter takes no lock, and clones its waker once. A check-out with a time
-/// limit polls again at once with the same waker; this takes neither a lock nor a clone.
+/// limit polls again at once with the same waker; this takes no lock and makes no clone.
 #[test]
 fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     struct Task;
