@@ -41,8 +41,8 @@ pub const OP_CODE: i32 = 2012;
 /// bytes.
 const PREFIX_LENGTH: usize = super::header::LENGTH + 4 + 4 + 1;
 
-/// The commands that must never be compressed: an attacker who can repeat part of a message can learn secrets from its
-/// compressed length. The legacy hello has two names.
+/// The commands that must never be compressed: if an attacker can repeat part of a message, the compressed length
+/// reveals the message's secrets. The legacy hello has two names.
 const NEVER_COMPRESSED: [&[u8]; 12] = [
     b"hello",
     b"isMaster",

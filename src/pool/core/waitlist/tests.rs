@@ -237,7 +237,7 @@ fn no_section_depends_on_how_many_wait_or_leave() {
     assert!(segments(&list, Lane::Waiters) <= FEW);
 }
 
-/// Segments that are no longer needed are removed along the way, without maintenance.
+/// Grants, cancellations and refusals remove the segments that are no longer needed, so maintenance does not have to.
 #[test]
 fn segments_are_given_back_on_the_way() {
     const WAITERS: usize = 10_000;
