@@ -30,7 +30,7 @@
 
 mod artifact;
 mod cache;
-mod pip;
+mod python;
 mod unpack;
 
 use std::ffi::OsString;
@@ -168,14 +168,14 @@ pub enum ProvisionError {
         /// The error of each interpreter.
         reason: String,
     },
-    /// `pip download` failed. A network error can be retried; pip's output says which error it was.
+    /// `pip download` or the unpacking failed. A network error can be retried; the output says which error it was.
     #[error("`{command}` failed with {status}:\n{output}")]
-    Pip {
+    Python {
         /// The command line.
         command: String,
-        /// pip's exit status.
+        /// Python's exit status.
         status: std::process::ExitStatus,
-        /// The end of pip's output.
+        /// The end of Python's output.
         output: String,
     },
     /// `pip download` succeeded but did not produce the pinned file, so the index offers a different file.
@@ -298,7 +298,7 @@ impl Environment {
                 repository.expect("BUG: this crate is not two folders deep in the repository").join(".cache/testbed")
             }
         };
-        Ok(Cache::new(root, &pip::download))
+        Ok(Cache::new(root, &python::download))
     }
 }
 

