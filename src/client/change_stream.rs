@@ -247,7 +247,7 @@ impl<T> ChangeStream<T> {
             }
             State::Resuming(opening) => {
                 // A cursor that is being opened is closed as soon as its id is known.
-                self.plan.later(async move { drop(opening.await) });
+                self.plan.close_later(opening);
                 true
             }
             State::Interrupted | State::Over => false,

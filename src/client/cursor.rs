@@ -11,7 +11,7 @@ mod server_cursor;
 mod time;
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -29,7 +29,7 @@ use super::Client;
 use super::closing_queue::QueueNumber;
 use super::engine::GivenUp;
 use super::error::ClientError;
-use crate::pool::runtime::Process;
+use crate::pool::runtime::{Boxed, Process};
 
 /// How long a cursor pauses after an empty batch, if the server does not wait for documents.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
@@ -70,7 +70,7 @@ pub struct Cursor<T = RawDocumentBuf> {
     documents: PhantomData<fn() -> T>,
 }
 
-type Fetching = Pin<Box<dyn Future<Output = (ServerCursor, Result<Batch, GivenUp>)> + Send>>;
+type Fetching = Boxed<'static, (ServerCursor, Result<Batch, GivenUp>)>;
 
 impl Cursor {
     /// Returns a cursor that has no documents yet.
@@ -269,7 +269,7 @@ impl<T> Cursor<T> {
             }
             let Some(server_cursor) = self.server_cursor.take() else { return Poll::Ready(Ok(None)) };
             self.closer = server_cursor.closer();
-            self.fetching = Some(Box::pin(server_cursor.fetch(self.id, std::mem::take(&mut self.pause))));
+            self.fetching = Some(server_cursor.fetch(self.id, std::mem::take(&mut self.pause)));
         }
     }
 

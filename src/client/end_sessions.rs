@@ -86,7 +86,7 @@ impl Client {
         }
         let mut task = EndingTask { client: self.clone(), has_taken_them: false };
         if let Some(background) = self.deployment().background() {
-            background.take(async move {
+            background.take(Box::pin(async move {
                 let connection = task.client.last_connection().await;
                 let sessions = task.client.with_ending(mem::take);
                 task.has_taken_them = true;
@@ -95,7 +95,7 @@ impl Client {
                     let ended = task.client.end_sessions(&sessions, &mut connection);
                     let _ = within(Instant::now() + LONGEST_REPLY, || task.client.deployment().home(), ended).await;
                 }
-            });
+            }));
         }
     }
 

@@ -1,11 +1,12 @@
 //! The beginning and end of a client's life: opening connections in advance, and an orderly shutdown.
 
 use std::future::pending;
+use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -15,7 +16,8 @@ use crate::client::deployment::{Server, ServerSelectionError};
 use crate::client::session::{Moment, SessionId};
 use crate::endpoint::{Endpoint, OperationError};
 use crate::pool::core::Phase;
-use crate::pool::runtime::{Connection, within};
+use crate::pool::error::CheckOutError;
+use crate::pool::runtime::{Boxed, Connection, within};
 
 /// The maximum time that the pools stay open for background work, which may be waiting for a lost server.
 const LONGEST_FINISH: Duration = Duration::from_secs(1);
@@ -51,45 +53,33 @@ impl Client {
     ///
     /// The same as for [`warm_up`](Self::warm_up).
     pub async fn warm_up_with(&self, connections: u32, mut progress: impl FnMut(u32, u32)) -> Result<(), ClientError> {
-        self.connect().await?;
-        let Some(runtime) = self.deployment().home() else { return Err(ServerSelectionError::NoRuntime.into()) };
-        let (tell, mut told) = unbounded_channel();
-        let mut opening = JoinSet::new();
-        // For each server, the largest number of open connections reported so far, and the number wanted.
-        let mut servers = Vec::new();
-        for server in self.deployment().servers() {
-            if server.pool.state().phase != Phase::Ready {
-                continue;
-            }
-            let (place, tell) = (servers.len(), tell.clone());
-            servers.push((0, connections.min(server.pool.options().capacity())));
-            // The receiver may be gone.
-            let tell = move |open| _ = tell.send((place, open));
-            opening.spawn_on(async move { server.pool.warm_up(connections, tell).await }, &runtime);
-        }
-        drop(tell);
-        let wanted = servers.iter().fold(0, |sum: u32, (_, wanted)| sum.saturating_add(*wanted));
+        let mut warm_up = self.begin_warm_up(connections).await?;
+        let wanted = warm_up.wanted();
         progress(0, wanted);
-        let mut opened = 0;
-        loop {
-            tokio::select! {
-                biased;
-                Some((place, open)) = told.recv() => {
-                    let (reached, most) = &mut servers[place];
-                    while *reached < open.min(*most) {
-                        *reached += 1;
-                        opened += 1;
-                        progress(opened, wanted);
-                    }
-                }
-                ended = opening.join_next() => match ended {
-                    None => return Ok(()),
-                    // A task stops early only if its runtime shuts down.
-                    Some(Err(_)) => return Err(ServerSelectionError::NoRuntime.into()),
-                    Some(Ok(outcome)) => outcome.map_err(OperationError::from)?,
-                },
-            }
+        while let Some(newly_opened) = warm_up.next().await? {
+            newly_opened.for_each(|opened| progress(opened, wanted));
         }
+        Ok(())
+    }
+
+    fn begin_warm_up(&self, connections: u32) -> Boxed<'_, Result<WarmUp, ClientError>> {
+        Box::pin(async move {
+            self.connect().await?;
+            let Some(runtime) = self.deployment().home() else { return Err(ServerSelectionError::NoRuntime.into()) };
+            let (tell, told) = unbounded_channel();
+            let mut warm_up = WarmUp { opening: JoinSet::new(), told, servers: Vec::new(), opened: 0 };
+            for server in self.deployment().servers() {
+                if server.pool.state().phase != Phase::Ready {
+                    continue;
+                }
+                let (place, tell) = (warm_up.servers.len(), tell.clone());
+                warm_up.servers.push((0, connections.min(server.pool.options().capacity())));
+                // The receiver may be gone.
+                let tell = move |open| _ = tell.send((place, open));
+                warm_up.opening.spawn_on(async move { server.pool.warm_up(connections, tell).await }, &runtime);
+            }
+            Ok(warm_up)
+        })
     }
 
     /// Ends the sessions that no operation is using, closes all pools, and waits until their connections in use have
@@ -108,15 +98,21 @@ impl Client {
     /// The pools may remain open: call `shutdown` again. Sessions that were about to be ended stay on the servers until
     /// they expire.
     pub async fn shutdown(&self, limit: Duration) -> bool {
-        let closing = self.end_and_close();
-        let Some(at) = Instant::now().checked_add(limit) else {
-            closing.await;
-            return true;
-        };
-        let all_closed = within(at, || self.deployment().home(), closing).await.is_ok();
-        // If the time ran out, the deployment may still be open.
-        self.deployment().close();
-        all_closed
+        self.shutting_down(limit).await
+    }
+
+    fn shutting_down(&self, limit: Duration) -> Boxed<'_, bool> {
+        Box::pin(async move {
+            let closing = self.end_and_close();
+            let Some(at) = Instant::now().checked_add(limit) else {
+                closing.await;
+                return true;
+            };
+            let all_closed = within(at, || self.deployment().home(), closing).await.is_ok();
+            // If the time ran out, the deployment may still be open.
+            self.deployment().close();
+            all_closed
+        })
     }
 
     /// Finishes the background work, ends the sessions that no operation is using, closes all pools, and waits until
@@ -204,5 +200,49 @@ impl Client {
     fn is_idle(&self) -> bool {
         let snapshot = self.deployment().snapshot();
         snapshot.servers().all(|(_, member)| member.is_none_or(|member| member.operation_count() == 0))
+    }
+}
+
+/// A warm-up of all servers' pools in progress.
+struct WarmUp {
+    opening: JoinSet<Result<(), CheckOutError>>,
+    /// A server's place in `servers`, and how many of its connections are open.
+    told: UnboundedReceiver<(usize, u32)>,
+    /// For each server, the largest number of open connections reported so far, and the number wanted.
+    servers: Vec<(u32, u32)>,
+    /// The sum of the open connections reported so far.
+    opened: u32,
+}
+
+impl WarmUp {
+    fn wanted(&self) -> u32 {
+        self.servers.iter().fold(0, |sum: u32, (_, wanted)| sum.saturating_add(*wanted))
+    }
+
+    /// Waits until more connections are open, and returns the new sums. Returns `None` once all connections are open.
+    fn next(&mut self) -> Boxed<'_, Result<Option<RangeInclusive<u32>>, ClientError>> {
+        Box::pin(async move {
+            loop {
+                tokio::select! {
+                    biased;
+                    Some((place, open)) = self.told.recv() => {
+                        let (reached, most) = &mut self.servers[place];
+                        let open = open.min(*most);
+                        if open > *reached {
+                            let before = self.opened;
+                            self.opened += open - *reached;
+                            *reached = open;
+                            return Ok(Some(before + 1..=self.opened));
+                        }
+                    }
+                    ended = self.opening.join_next() => match ended {
+                        None => return Ok(None),
+                        // A task stops early only if its runtime shuts down.
+                        Some(Err(_)) => return Err(ServerSelectionError::NoRuntime.into()),
+                        Some(Ok(outcome)) => outcome.map_err(OperationError::from)?,
+                    },
+                }
+            }
+        })
     }
 }

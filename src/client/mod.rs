@@ -116,8 +116,7 @@ use crate::endpoint::{Endpoint, Limit, OperationError, Resolver};
 use crate::pool::core::Budget;
 use crate::pool::error::CheckOutError;
 use crate::pool::metrics::PoolMetrics;
-use crate::pool::runtime::boxed;
-use crate::pool::runtime::{Connection, Subscriber};
+use crate::pool::runtime::{Boxed, Connection, Subscriber, boxed};
 use crate::text::shortened::MostLogged;
 use deployment::{
     Checks, Demand, Deployment, LoggedOperation, Present, Publisher, Selected, WaitLogged, logs_selections,
@@ -410,9 +409,15 @@ impl Client {
     ///
     /// Nothing is lost.
     pub async fn connect(&self) -> Result<(), ServerSelectionError> {
-        let preference = &self.options().read_preference;
-        let wait_logged = WaitLogged::new();
-        self.select(preference, LoggedOperation::Named("connect", None), Limit::Unset, &wait_logged).await.map(drop)
+        self.connecting().await
+    }
+
+    fn connecting(&self) -> Boxed<'_, Result<(), ServerSelectionError>> {
+        Box::pin(async {
+            let preference = &self.options().read_preference;
+            let wait_logged = WaitLogged::new();
+            self.select(preference, LoggedOperation::Named("connect", None), Limit::Unset, &wait_logged).await.map(drop)
+        })
     }
 
     async fn select(

@@ -26,8 +26,7 @@ use crate::client::session::{
 use crate::endpoint::options::InvalidOption;
 use crate::endpoint::wire::reply::{self, whole_number};
 use crate::endpoint::{Command, Endpoint, Limit};
-use crate::pool::runtime::Connection;
-use crate::pool::runtime::boxed;
+use crate::pool::runtime::{Boxed, Connection, boxed};
 
 impl Client {
     /// Runs `command` on `database`, on the primary, and returns the server's successful reply. Shorthand for
@@ -87,10 +86,10 @@ impl Client {
         &'c self,
         operation: Operation<'c>,
         site: &'static Location<'static>,
-    ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send + 'c {
+    ) -> Boxed<'c, Result<RawDocumentBuf, ClientError>> {
         // This is created here rather than in the future, so that the future does not hold the arguments as well.
         let mut running = Running::new(self, operation, site);
-        async move {
+        Box::pin(async move {
             running.observe();
             if running.observation.is_observed() {
                 return boxed(|| running.observed()).await;
@@ -101,7 +100,7 @@ impl Client {
                 Err(failed) => failed,
             };
             boxed(|| running.reply_after(failed)).await
-        }
+        })
     }
 
     /// Runs an operation, and returns its reply with the connection that it arrived on and the session that it used.

@@ -25,7 +25,7 @@ use crate::client::session::{Moment, Session as State, SessionOptions, Transacti
 use crate::endpoint::Limit;
 use crate::endpoint::options::InvalidOption;
 use crate::pool::error::Labels;
-use crate::pool::runtime::Process;
+use crate::pool::runtime::{Boxed, Process};
 
 impl Client {
     /// Starts a session for the application, or for an operation of several commands.
@@ -395,21 +395,23 @@ impl Session {
     }
 
     /// Ends the transaction: sends the command, and repeats it once if the error allows it. `limit` is already running.
-    pub(crate) async fn end(
+    pub(crate) fn end(
         &mut self,
         end: End,
         limit: Option<Limit>,
         site: &'static Location<'static>,
-    ) -> Result<(), ClientError> {
-        let observation = end.observe(&self.explicit, site);
-        let ended = observation.within(pin!(self.send_end(end, limit, site, &observation))).await;
-        let may_be_repeated = |error: &ClientError| error.labels().contains(Labels::UNKNOWN_COMMIT_RESULT);
-        if observation.is_observed() && !ended.as_ref().is_err_and(may_be_repeated) {
-            // The span of the commit ends first.
-            drop(observation);
-            self.explicit.replace_span(None);
-        }
-        ended
+    ) -> Boxed<'_, Result<(), ClientError>> {
+        Box::pin(async move {
+            let observation = end.observe(&self.explicit, site);
+            let ended = observation.within(pin!(self.send_end(end, limit, site, &observation))).await;
+            let may_be_repeated = |error: &ClientError| error.labels().contains(Labels::UNKNOWN_COMMIT_RESULT);
+            if observation.is_observed() && !ended.as_ref().is_err_and(may_be_repeated) {
+                // The span of the commit ends first.
+                drop(observation);
+                self.explicit.replace_span(None);
+            }
+            ended
+        })
     }
 
     async fn send_end(
@@ -468,7 +470,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
     }
     let (aborting, site) = (Aborting(explicit.clone()), Location::caller());
     if let Some(background) = explicit.client().deployment().background() {
-        background.take(async move {
+        background.take(Box::pin(async move {
             let explicit = &aborting.0;
             // If the abort fails, the server aborts the transaction when it expires.
             let observation = End::Abort.observe(explicit, site);
@@ -478,7 +480,7 @@ pub(super) fn abandon(explicit: &Arc<Explicit>) -> bool {
                 explicit.replace_span(None);
             }
             drop(aborting);
-        });
+        }));
     }
     true
 }

@@ -179,7 +179,7 @@ impl Options {
     /// Dropping the future cancels the lookup, and nothing else is lost.
     pub async fn resolve(self) -> Result<Self, ResolveError> {
         #[cfg(feature = "srv")]
-        return look_up::by_system(self).await;
+        return look_up::resolve(self, None).await;
         #[cfg(not(feature = "srv"))]
         match self.srv {
             None => Ok(self),
@@ -198,7 +198,7 @@ impl Options {
     /// Dropping the future cancels the lookup, and nothing else is lost.
     #[cfg(feature = "srv")]
     pub async fn resolve_with(self, resolver: &hickory_resolver::TokioResolver) -> Result<Self, ResolveError> {
-        look_up::by(resolver, self).await
+        look_up::resolve(self, Some(resolver)).await
     }
 }
 
@@ -288,16 +288,16 @@ mod look_up {
 
     use super::{Options, ResolveError, SHORTEST_RESCAN, choose};
     use crate::endpoint::options::{ServerAddress, SrvName};
+    use crate::pool::runtime::Boxed;
 
     /// The maximum number of servers that the SRV records of a name may list, or that `srvMaxHosts` may choose.
     const MOST_SERVERS: usize = 1_000;
 
-    pub(super) async fn by_system(options: Options) -> Result<Options, ResolveError> {
-        Ok(first(options, None).await?.0)
-    }
-
-    pub(super) async fn by(resolver: &TokioResolver, options: Options) -> Result<Options, ResolveError> {
-        Ok(first(options, Some(resolver)).await?.0)
+    pub(super) fn resolve(
+        options: Options,
+        resolver: Option<&TokioResolver>,
+    ) -> Boxed<'_, Result<Options, ResolveError>> {
+        Box::pin(async move { Ok(first(options, resolver).await?.0) })
     }
 
     pub(super) async fn first(

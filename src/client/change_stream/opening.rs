@@ -26,7 +26,7 @@ use super::{ChangeStream, token_of};
 use crate::client::session::{SessionError, SessionOptions};
 use crate::endpoint::Limit;
 use crate::endpoint::options::ReadPreference;
-use crate::pool::runtime::Process;
+use crate::pool::runtime::{Boxed, Process};
 
 /// The fields of the `$changeStream` stage that say where the stream starts.
 const STARTS: [&str; 3] = ["resumeAfter", "startAfter", "startAtOperationTime"];
@@ -396,7 +396,7 @@ impl Start {
 }
 
 /// A cursor that is being opened.
-pub(super) type Opening = Pin<Box<dyn Future<Output = Result<Cursor, ClientError>> + Send>>;
+pub(super) type Opening = Boxed<'static, Result<Cursor, ClientError>>;
 
 /// Everything that a change stream needs to open its cursors.
 pub(super) struct Plan {
@@ -434,10 +434,10 @@ impl Plan {
         }
     }
 
-    /// Runs work that no call is waiting for, unless the runtime has shut down.
-    pub(super) fn later(&self, future: impl Future<Output = ()> + Send + 'static) {
+    /// Waits in the background for a cursor that is being opened, and closes it.
+    pub(super) fn close_later(&self, opening: Opening) {
         if let Some(background) = self.client.deployment().background() {
-            background.take(future);
+            background.take(Box::pin(async move { drop(opening.await) }));
         }
     }
 

@@ -1,15 +1,13 @@
 //! Closing a cursor on its server: by a call, or in the background.
 
 use std::mem;
-use std::pin::Pin;
 use std::time::Duration;
 
 use super::super::closing_queue::{QueueGuard, QueueNumber};
-use super::Cursor;
-use crate::client::deployment::Background;
+use super::server_cursor::ServerCursor;
+use super::{Cursor, Fetching};
+use crate::client::deployment::{Background, Work};
 use crate::endpoint::Limit;
-
-type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T> Cursor<T> {
     /// Closes the cursor on the server, and waits until it is closed. Errors are ignored, because the server closes an
@@ -70,32 +68,44 @@ impl<T> Cursor<T> {
 
     /// Takes the cursor apart, and returns the work that closes it on the server, or `None` if the server has already
     /// closed it.
-    pub(super) fn closing(&mut self, timeout: Option<Limit>, guard: Option<QueueGuard>) -> Option<Closing> {
+    pub(super) fn closing(&mut self, timeout: Option<Limit>, guard: Option<QueueGuard>) -> Option<Work> {
         let id = match (mem::take(&mut self.id), mem::take(&mut self.unclosed)) {
             (0, 0) => return None,
             (0, unclosed) => unclosed,
             (id, _) => id,
         };
         match (self.server_cursor.take(), self.fetching.take()) {
-            (Some(server_cursor), _) => Some(Box::pin(server_cursor.close(id, timeout, guard))),
-            (None, Some(fetching)) => {
-                let closer = self.closer.take();
-                let at_once = async move {
-                    if let Some(closer) = closer {
-                        closer.close(id, timeout, None).await;
-                    }
-                };
-                // Without a closer, the server must reply to the fetch first, because the cursor may be reachable only
-                // through the connection that the fetch uses.
-                let after_batch = async move {
-                    let (server_cursor, fetched) = fetching.await;
-                    server_cursor.close_after(id, fetched.map_err(|given_up| given_up.error), timeout, guard).await;
-                };
-                Some(Box::pin(async { _ = tokio::join!(at_once, after_batch) }))
-            }
+            (Some(server_cursor), _) => Some(close(server_cursor, id, timeout, guard)),
+            (None, Some(fetching)) => Some(close_while_fetching(fetching, self.closer.take(), id, timeout, guard)),
             (None, None) => None,
         }
     }
+}
+
+fn close(server_cursor: ServerCursor, id: i64, timeout: Option<Limit>, guard: Option<QueueGuard>) -> Work {
+    Box::pin(server_cursor.close(id, timeout, guard))
+}
+
+/// Closes a cursor whose next batch has been requested.
+fn close_while_fetching(
+    fetching: Fetching,
+    closer: Option<ServerCursor>,
+    id: i64,
+    timeout: Option<Limit>,
+    guard: Option<QueueGuard>,
+) -> Work {
+    let at_once = async move {
+        if let Some(closer) = closer {
+            closer.close(id, timeout, None).await;
+        }
+    };
+    // Without a closer, the server must reply to the fetch first, because the cursor may be reachable only through the
+    // connection that the fetch uses.
+    let after_batch = async move {
+        let (server_cursor, fetched) = fetching.await;
+        server_cursor.close_after(id, fetched.map_err(|given_up| given_up.error), timeout, guard).await;
+    };
+    Box::pin(async { _ = tokio::join!(at_once, after_batch) })
 }
 
 impl<T> Drop for Cursor<T> {

@@ -13,6 +13,7 @@ use super::super::engine::GivenUp;
 use super::super::error::ClientError;
 use super::super::in_session::InSession;
 use super::super::spans::Span;
+use super::Fetching;
 use super::batch::{Batch, collection_of};
 use super::command::OfCursor;
 use super::time::CursorTime;
@@ -71,14 +72,16 @@ impl ServerCursor {
     }
 
     /// Fetches the next batch, after a pause.
-    pub(super) async fn fetch(mut self, id: i64, pause: Duration) -> (Self, Result<Batch, GivenUp>) {
-        if !pause.is_zero() {
-            let limit = self.time.of_iteration();
-            // The pause must leave enough time for the command.
-            self.client.pause(limit.left().map_or(pause, |left| pause.min(left / 4))).await;
-        }
-        let fetched = self.get_more(id).await;
-        (self, fetched)
+    pub(super) fn fetch(mut self, id: i64, pause: Duration) -> Fetching {
+        Box::pin(async move {
+            if !pause.is_zero() {
+                let limit = self.time.of_iteration();
+                // The pause must leave enough time for the command.
+                self.client.pause(limit.left().map_or(pause, |left| pause.min(left / 4))).await;
+            }
+            let fetched = self.get_more(id).await;
+            (self, fetched)
+        })
     }
 
     async fn get_more(&mut self, id: i64) -> Result<Batch, GivenUp> {

@@ -1,6 +1,6 @@
 //! Applies transitions: the outcome of a check, or the failure of an operation or an establishment.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bson::RawDocument;
@@ -19,7 +19,7 @@ use crate::endpoint::options::{InvalidOption, ServerAddress};
 use crate::endpoint::{AuthenticationError, HelloReply, OperationError, ServerError, StateChange, WriteConcernError};
 use crate::pool::core::Clear;
 use crate::pool::error::{Cause, Stage};
-use crate::pool::runtime::{FailedConnection, PoolChange, own};
+use crate::pool::runtime::{FailedConnection, PoolChange, spawn};
 use crate::pool::service_id::ServiceId;
 
 /// Why a transition clears a pool.
@@ -77,12 +77,12 @@ impl Afterwards {
         for monitored in self.to_monitor {
             // Load balancers are not probed.
             match (&self.runtime, &monitored.server.probe) {
-                (Some(runtime), Some(_)) => drop(runtime.spawn(own(monitor::run(monitored)))),
+                (Some(runtime), Some(_)) => drop(spawn(runtime, monitor::run(monitored))),
                 _ => monitored.forget(),
             }
         }
         if let (Some(runtime), Some(polling)) = (&self.runtime, self.to_resolve) {
-            runtime.spawn(own(rescan::run(polling)));
+            spawn(runtime, rescan::run(polling));
         }
         for member in self.removed {
             member.server.control.end();
@@ -99,63 +99,76 @@ impl Deployment {
         reason: Option<&Reason>,
         step: impl FnOnce(&State, &Snapshot) -> Option<Transition>,
     ) -> bool {
-        let mut after = Afterwards::default();
+        // This may ask the application's log, so it comes before the lock.
         let is_listened_to = self.publisher.is_listened_to();
-        {
-            let state = self.lock();
-            let before = self.snapshot.load_full();
-            if state.is_closed {
-                return false;
-            }
-            let Some(Transition { topology, preparations, consequences }) = step(&state, &before) else { return false };
-            let mut members = before.by_address();
-            for preparation in &preparations {
-                match preparation {
-                    Preparation::Added(address) => {
-                        members.extend(self.admit(&state, address, &mut after).map(|member| (address, member)));
-                    }
-                    Preparation::Removed(address) => {
-                        if let Some(gone) = members.remove(address) {
-                            gone.server.heartbeats.end(&self.publisher);
-                            after.removed.push(gone);
-                        }
-                    }
-                    Preparation::MarkReady(address) => {
-                        let server = members.get(address).map(|member| &member.server);
-                        after.changes.extend(server.map(|server| (server.clone(), server.pool.begin_ready())));
-                    }
-                }
-            }
-            if is_listened_to {
-                self.publisher.emit(|topology_id| events_of_change(topology_id, &before.topology, &topology));
-            }
-            if topology.servers().next().is_none() && before.topology.servers().next().is_some() {
-                after.is_emptied = Some(topology.left_out().cloned());
-            }
-            for unknown in topology.servers().filter(|server| server.server_type.is_unknown()) {
-                members.get(&unknown.address).iter().for_each(|member| member.server.forget_round_trips());
-            }
-            let in_order = topology.servers().map(|server| members.get(&server.address).cloned()).collect();
-            self.snapshot.store(Arc::new(Snapshot::new(topology, in_order)));
-            for consequence in &consequences {
-                let (Consequence::Clear(address) | Consequence::Check(address) | Consequence::CancelCheck(address)) =
-                    consequence;
-                let Some(server) = members.get(address).map(|member| &member.server) else { continue };
-                match consequence {
-                    Consequence::Clear(_) => {
-                        let clear = |reason: &Reason| server.pool.begin_clear(reason.service_id, reason.clear());
-                        after.changes.extend(reason.map(|reason| (server.clone(), clear(reason))));
-                    }
-                    Consequence::Check(_) => server.control.ask(),
-                    Consequence::CancelCheck(_) => server.control.cancel.notify_one(),
-                }
-            }
-            drop(members);
-            after.runtime.clone_from(&state.home);
-            after.before = Some(before);
+        let state = self.lock();
+        let before = self.snapshot.load_full();
+        if state.is_closed {
+            return false;
         }
-        after.conclude(self);
+        let Some(transition) = step(&state, &before) else { return false };
+        self.carry_out(transition, reason, before, state, is_listened_to);
         true
+    }
+
+    /// Applies a transition from `before`, and carries out its effects.
+    fn carry_out(
+        self: &Arc<Self>,
+        transition: Transition,
+        reason: Option<&Reason>,
+        before: Arc<Snapshot>,
+        state: MutexGuard<'_, State>,
+        is_listened_to: bool,
+    ) {
+        let Transition { topology, preparations, consequences } = transition;
+        let mut after = Afterwards::default();
+        let mut members = before.by_address();
+        for preparation in &preparations {
+            match preparation {
+                Preparation::Added(address) => {
+                    members.extend(self.admit(&state, address, &mut after).map(|member| (address, member)));
+                }
+                Preparation::Removed(address) => {
+                    if let Some(gone) = members.remove(address) {
+                        gone.server.heartbeats.end(&self.publisher);
+                        after.removed.push(gone);
+                    }
+                }
+                Preparation::MarkReady(address) => {
+                    let server = members.get(address).map(|member| &member.server);
+                    after.changes.extend(server.map(|server| (server.clone(), server.pool.begin_ready())));
+                }
+            }
+        }
+        if is_listened_to {
+            self.publisher.emit(|topology_id| events_of_change(topology_id, &before.topology, &topology));
+        }
+        if topology.servers().next().is_none() && before.topology.servers().next().is_some() {
+            after.is_emptied = Some(topology.left_out().cloned());
+        }
+        for unknown in topology.servers().filter(|server| server.server_type.is_unknown()) {
+            members.get(&unknown.address).iter().for_each(|member| member.server.forget_round_trips());
+        }
+        let in_order = topology.servers().map(|server| members.get(&server.address).cloned()).collect();
+        self.snapshot.store(Arc::new(Snapshot::new(topology, in_order)));
+        for consequence in &consequences {
+            let (Consequence::Clear(address) | Consequence::Check(address) | Consequence::CancelCheck(address)) =
+                consequence;
+            let Some(server) = members.get(address).map(|member| &member.server) else { continue };
+            match consequence {
+                Consequence::Clear(_) => {
+                    let clear = |reason: &Reason| server.pool.begin_clear(reason.service_id, reason.clear());
+                    after.changes.extend(reason.map(|reason| (server.clone(), clear(reason))));
+                }
+                Consequence::Check(_) => server.control.ask(),
+                Consequence::CancelCheck(_) => server.control.cancel.notify_one(),
+            }
+        }
+        drop(members);
+        after.runtime.clone_from(&state.home);
+        after.before = Some(before);
+        drop(state);
+        after.conclude(self);
     }
 
     /// Applies the result of a check. Notifies the waiting tasks even if the result is ignored, because their requests for

@@ -5,7 +5,6 @@
 
 use std::future::poll_fn;
 use std::mem;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -16,13 +15,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::state::Deployment;
 use crate::endpoint::Limit;
-use crate::pool::runtime::{PerProcess, own};
+use crate::pool::runtime::{Boxed, PerProcess, spawn};
 
 /// The maximum time that a call spends on kept work before it returns.
 const LONGEST_FINISH: Duration = Duration::from_secs(10);
 
 /// Work that no call waits for.
-pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Work = Boxed<'static, ()>;
 
 /// The destination of work that no call waits for.
 #[derive(Clone)]
@@ -35,16 +34,16 @@ pub(crate) enum Background {
 
 impl Background {
     /// Accepts work. A forked child neither does its parent's work nor drops it.
-    pub(crate) fn take(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn take(&self, work: Work) {
         match self {
             Self::Spawned(runtime, running) => {
                 let running = running.clone();
-                drop(runtime.spawn(own(async move {
+                drop(spawn(runtime, async move {
                     work.await;
                     drop(running);
-                })));
+                }));
             }
-            Self::Kept(kept) => kept.with(|kept| kept.push(Box::pin(work))),
+            Self::Kept(kept) => kept.with(|kept| kept.push(work)),
         }
     }
 }
@@ -148,7 +147,7 @@ mod tests {
         let is_done = Arc::new(AtomicBool::new(false));
         let done = is_done.clone();
         let work = async move { done.store(true, Ordering::Relaxed) };
-        Background::Spawned(runtime.handle().clone(), watch::Sender::new(()).subscribe()).take(work);
+        Background::Spawned(runtime.handle().clone(), watch::Sender::new(()).subscribe()).take(Box::pin(work));
         let code = in_child(|| {
             runtime.block_on(yield_now());
             if is_done.load(Ordering::Relaxed) || Arc::strong_count(&is_done) != 2 { Err(1) } else { Ok(()) }
@@ -161,7 +160,7 @@ mod tests {
     #[test]
     fn child_gets_no_work_that_its_parent_has_kept() {
         let kept = Arc::new(Kept::default());
-        Background::Kept(kept.clone()).take(async {});
+        Background::Kept(kept.clone()).take(Box::pin(async {}));
         let code = in_child(|| if kept.with(|work| work.is_empty()) { Ok(()) } else { Err(1) });
         assert_eq!(code, 0, "the child got its parent's work");
         assert_eq!(kept.with(|work| work.len()), 1);

@@ -19,8 +19,9 @@ use super::super::session::SessionError;
 use super::super::typed::encode;
 use super::super::{AnyClient, Client};
 use super::{GridFsBucket, GridFsProblem, call, check_chunk_size, io_error, with_id};
+use crate::client::deployment::Work;
 use crate::endpoint::Limit;
-use crate::pool::runtime::Process;
+use crate::pool::runtime::{Boxed, Process};
 
 impl<C: AnyClient> GridFsBucket<C> {
     /// Prepares the upload of a file with this name. Await it to get a [`GridFsUploadStream`]. This sends nothing yet.
@@ -141,7 +142,7 @@ pub struct GridFsUploadStream<C: AnyClient = Client> {
 
 /// A future that sends a chunk or the last commands of the upload. It returns the buffer, and the upload's documents on
 /// the server.
-type Sending = Pin<Box<dyn Future<Output = (Vec<u8>, Stored, Result<(), ClientError>)> + Send>>;
+type Sending = Boxed<'static, (Vec<u8>, Stored, Result<(), ClientError>)>;
 
 /// The documents that this upload has, or may have, on the server. An insert that was refused as a duplicate is not
 /// counted, because another file has the same `_id`.
@@ -304,7 +305,7 @@ impl<C: AnyClient> GridFsUploadStream<C> {
 
     /// Returns the work that remains for a dropped upload: deleting its chunks, or completing the upload if `finish` or
     /// a shutdown has begun.
-    fn give_up(&mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
+    fn give_up(&mut self) -> Option<Work> {
         let sending = self.sending.take();
         let deletes = match self.state {
             State::Open => true,
@@ -318,14 +319,14 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         }
         // The limit applied to the upload's calls. It starts afresh for this work.
         let (bucket, id, limit) = (self.bucket.clone(), self.id.clone(), self.limit.refreshed());
-        Some(async move {
+        Some(Box::pin(async move {
             if let Some(sending) = sending {
                 (_, stored, _) = sending.await;
             }
             if deletes && let Err(error) = bucket.delete_stored(&id, stored, limit).await {
                 tracing::debug!(target: "wharf::command", %error, "The chunks of an upload could not be deleted");
             }
-        })
+        }))
     }
 }
 

@@ -98,6 +98,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::pin::pin;
@@ -128,7 +129,7 @@ use crate::pool::runtime::Subscriber;
 #[cfg(any(feature = "metrics-facade", feature = "opentelemetry"))]
 use crate::telemetry::{Source, sealed};
 use background::Background;
-use driver::{Driver, erased};
+use driver::{Driver, Erased, erased};
 
 /// A client of a MongoDB deployment with blocking calls, without threads or background tasks.
 ///
@@ -468,7 +469,11 @@ impl Client {
     ///
     /// The same as for [`drive`](Self::drive), and [`ClientError::InUse`].
     fn drive_within<F: Future>(&self, limit: Limit, begin: impl FnOnce(Limit) -> F) -> Result<F::Output, ClientError> {
-        erased(limit, begin, |running, call| match &self.shared.runner {
+        erased(limit, begin, |running, call| self.drive_erased(running, call))
+    }
+
+    fn drive_erased(&self, running: &Cell<Limit>, call: Erased<'_>) -> Result<(), ClientError> {
+        match &self.shared.runner {
             Runner::Background(background) => background.drive(running, call),
             Runner::Driver(driver) => {
                 let call = async {
@@ -477,7 +482,7 @@ impl Client {
                 };
                 driver.drive(running, pin!(call))
             }
-        })
+        }
     }
 
     /// Runs a prepared operation.

@@ -41,7 +41,7 @@ pub(super) async fn keep<E: Establish>(guard: HomeGuard<E>) {
         if interval.is_some() {
             core.maintain();
             while let Some(pending) = core.populate() {
-                let opening = guard.handle().spawn(fork::own(open(core.clone(), pending, None, true)));
+                let opening = fork::spawn(guard.handle(), open(core.clone(), pending, None, true));
                 // If the runtime has shut down, the new task has already been cancelled, and this task stops at the
                 // `await`.
                 if opening.is_finished() {

@@ -1,6 +1,14 @@
-//! Boxes the futures of rare cases to keep the futures of common cases small.
+//! Boxed futures: the client's calls, and rare cases, which would enlarge the futures of common cases.
 
 use std::pin::Pin;
+
+/// A boxed future.
+///
+/// The compiler generates the code of an `async fn` in each crate that polls its future, along with the code of everything
+/// that the future polls. If a function that is not generic boxes its future, that code is generated only in this crate.
+/// The client's methods do so: an application then compiles neither the client's engine nor its pools. This removed two
+/// fifths of the quickstart's own code.
+pub(crate) type Boxed<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
 
 /// Boxes the future that `make` returns. This future is rarely needed. Stored inline, it would enlarge the future that
 /// awaits it.
@@ -12,7 +20,7 @@ use std::pin::Pin;
 /// erases its type.
 #[cold]
 #[inline(never)]
-pub(crate) fn boxed<'f, F>(make: impl FnOnce() -> F) -> Pin<Box<dyn Future<Output = F::Output> + Send + 'f>>
+pub(crate) fn boxed<'f, F>(make: impl FnOnce() -> F) -> Boxed<'f, F::Output>
 where
     F: Future + Send + 'f,
 {

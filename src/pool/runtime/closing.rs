@@ -43,10 +43,10 @@ pub(super) fn begin<E: Establish>(
         (!is_done).then_some(close)
     });
     if let Some(Some(close)) = begun {
-        runtime.spawn(fork::own(async move {
+        fork::spawn(&runtime, async move {
             // The connection is closed before its capacity is released.
             let _ = timeout(LIMIT, close).await;
             drop(closing);
-        }));
+        });
     }
 }

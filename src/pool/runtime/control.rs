@@ -212,7 +212,7 @@ impl<E: Establish> Pool<E> {
                 let home = self.home(|| Handle::try_current().ok());
                 let home = home.ok_or_else(|| NoRuntimeError::of(core.address()))?;
                 let (id, generation) = (pending.id(), pending.generation());
-                let task = home.handle().spawn(fork::own(open(Arc::clone(core), pending, None, false)));
+                let task = fork::spawn(home.handle(), open(Arc::clone(core), pending, None, false));
                 // The runtime may have shut down.
                 let is_finished = task.is_finished();
                 openings.push(WarmUpOpening { id, generation, counts: true, home, task });

@@ -19,6 +19,10 @@ use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::boxed::Boxed;
 
 /// The number of forks between the process that first used the crate and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -168,7 +172,18 @@ pub(crate) fn own<F: Future>(future: F) -> OfThisProcess<Pin<Box<F>>> {
     OfThisProcess::new(Box::pin(future))
 }
 
-impl<F: Future> Future for OfThisProcess<Pin<Box<F>>> {
+/// Spawns a task that a forked child neither polls nor drops.
+///
+/// The type of the future is erased, so that tokio's code for tasks is compiled once for each output, instead of once for each task.
+pub(crate) fn spawn<T: Send + 'static>(
+    runtime: &Handle,
+    future: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<Result<T, Forked>> {
+    let future: Boxed<'static, T> = Box::pin(future);
+    runtime.spawn(OfThisProcess::new(future))
+}
+
+impl<F: Future + ?Sized> Future for OfThisProcess<Pin<Box<F>>> {
     type Output = Result<F::Output, Forked>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

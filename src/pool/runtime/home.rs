@@ -158,7 +158,7 @@ impl<E: Establish> Pool<E> {
                 }
                 let guard = HomeGuard::new(home.clone(), Arc::clone(core));
                 // If the new runtime has also shut down, it drops the task at once.
-                home.handle.spawn(fork::own(background::keep(guard)));
+                fork::spawn(&home.handle, background::keep(guard));
                 (!home.has_ended()).then_some(home)
             }
         }

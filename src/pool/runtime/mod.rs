@@ -38,7 +38,7 @@ mod waiting;
 
 pub(crate) use alarm::{alarm, before_alarm};
 pub(crate) use blocking::{Inline, LookUps, blocking, start_blocking};
-pub(crate) use boxed::boxed;
+pub(crate) use boxed::{Boxed, boxed};
 pub use builder::PoolBuilder;
 pub use connection::Connection;
 pub use control::WeakPool;
@@ -47,7 +47,7 @@ pub use establish::{CheckResult, Establish, Establishing};
 pub use failure::FailedConnection;
 #[cfg(all(test, unix))]
 pub(crate) use fork::tests::in_child;
-pub(crate) use fork::{OfThisProcess, PerProcess, Process, own, watch as watch_forks};
+pub(crate) use fork::{OfThisProcess, PerProcess, Process, spawn, watch as watch_forks};
 pub use holders::LongHold;
 pub(crate) use interest::watch as watch_interest;
 pub use pool::Pool;

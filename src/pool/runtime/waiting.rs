@@ -264,10 +264,10 @@ impl<E: Establish> Pool<E> {
         };
         let request = Arc::new(OpenRequest::new(Arc::clone(core), permit));
         let (requester, outcome) = oneshot::channel();
-        let opening = fork::own(opening::open_for(request.clone(), requester, Span::current()));
+        let opening = opening::open_for(request.clone(), requester, Span::current());
         let (task, opening) = match core.environment().has_tasks {
-            true => (Some(home.handle().spawn(opening)), None),
-            false => (None, Some(opening)),
+            true => (Some(fork::spawn(home.handle(), opening)), None),
+            false => (None, Some(fork::own(opening))),
         };
         let first = async {
             tokio::select! {
