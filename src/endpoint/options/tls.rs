@@ -1,16 +1,18 @@
 //! The TLS options.
 
 use std::path::PathBuf;
+#[cfg(feature = "tls")]
 use std::sync::Arc;
 
-use tokio_rustls::rustls::ClientConfig;
-use tokio_rustls::rustls::crypto::CryptoProvider;
+#[cfg(feature = "tls")]
+use tokio_rustls::rustls::{ClientConfig, crypto::CryptoProvider};
 use zeroize::Zeroizing;
 
 use super::{InvalidOption, Secret};
 
 mod material;
 
+#[cfg(feature = "tls")]
 use material::Made;
 pub(crate) use material::{CaCertificates, ClientCertificate};
 
@@ -140,7 +142,9 @@ pub struct TlsOptions {
     pub min_version: TlsVersion,
     pub(crate) ca: Option<CaCertificates>,
     pub(crate) certificate_key: Option<ClientCertificate>,
+    #[cfg(feature = "tls")]
     crypto_provider: Option<Made<CryptoProvider>>,
+    #[cfg(feature = "tls")]
     client_config: Option<Made<ClientConfig>>,
 }
 
@@ -251,6 +255,7 @@ impl TlsOptions {
     /// wharf does not use the process's default provider. To share that provider, pass a clone of
     /// [`CryptoProvider::get_default`]. The provider decides how long it keeps the client's key, and whether it wipes
     /// the key.
+    #[cfg(feature = "tls")]
     pub fn crypto_provider(mut self, provider: Arc<CryptoProvider>) -> Self {
         self.crypto_provider = Some(Made(provider));
         self
@@ -277,6 +282,7 @@ impl TlsOptions {
     /// let endpoint = Options::new(["db.example.com"])?.tls(tls).endpoint()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[cfg(feature = "tls")]
     pub fn client_config(mut self, config: Arc<ClientConfig>) -> Self {
         self.client_config = Some(Made(config));
         self
@@ -297,12 +303,14 @@ impl TlsOptions {
     }
 
     /// Returns the cryptography provider that was set by [`crypto_provider`](Self::crypto_provider).
+    #[cfg(feature = "tls")]
     #[must_use]
     pub fn own_provider(&self) -> Option<&Arc<CryptoProvider>> {
         self.crypto_provider.as_ref().map(|Made(provider)| provider)
     }
 
     /// Returns the rustls configuration that was set by [`client_config`](Self::client_config).
+    #[cfg(feature = "tls")]
     #[must_use]
     pub fn own_config(&self) -> Option<&Arc<ClientConfig>> {
         self.client_config.as_ref().map(|Made(config)| config)
@@ -310,9 +318,11 @@ impl TlsOptions {
 
     /// Returns whether there is a client's certificate to present.
     pub(super) fn has_client_certificate(&self) -> bool {
-        self.certificate_key_file.is_some()
-            || self.certificate_key.is_some()
-            || self.own_config().is_some_and(|config| config.client_auth_cert_resolver.has_certs())
+        #[cfg(feature = "tls")]
+        if self.own_config().is_some_and(|config| config.client_auth_cert_resolver.has_certs()) {
+            return true;
+        }
+        self.certificate_key_file.is_some() || self.certificate_key.is_some()
     }
 
     /// Refuses combinations in which one option would be ignored.
@@ -324,9 +334,16 @@ impl TlsOptions {
         if self.certificate_key_file.is_some() && self.certificate_key.is_some() {
             return refuse("tlsCertificateKeyFile", "a certificate from memory");
         }
-        if self.client_config.is_none() {
-            return Ok(());
+        #[cfg(feature = "tls")]
+        if self.client_config.is_some() {
+            return self.check_that_nothing_else_is_set();
         }
+        Ok(())
+    }
+
+    /// Refuses options that a [`client_config`](Self::client_config) would override.
+    #[cfg(feature = "tls")]
+    fn check_that_nothing_else_is_set(&self) -> Result<(), InvalidOption> {
         let ignored = [
             ("tlsCAFile", self.ca_file.is_some()),
             ("certificate authorities from memory", self.ca.is_some()),
@@ -341,7 +358,7 @@ impl TlsOptions {
             ("crypto_provider", self.crypto_provider.is_some()),
         ];
         match ignored.into_iter().find(|(_, is_set)| *is_set) {
-            Some((option, _)) => refuse(option, "client_config, which decides alone"),
+            Some((option, _)) => Err(InvalidOption::conflict(option, "client_config, which decides alone")),
             None => Ok(()),
         }
     }

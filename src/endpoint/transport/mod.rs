@@ -29,16 +29,23 @@ mod race;
 mod socket;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
 mod tls;
+#[cfg(any(not(feature = "tls"), test))]
+#[cfg_attr(feature = "tls", expect(dead_code, reason = "only its test is needed"))]
+mod without_tls;
 
 pub use proxy::ProxyError;
 #[cfg(any(feature = "aws", feature = "oidc", feature = "ocsp"))]
 pub(super) use race::connect_first;
 pub use race::{ConnectAttempt, ConnectError};
+#[cfg(feature = "tls")]
 pub use tls::TlsError;
 
 use socket::Socket;
 use tls::{Identity, Tls, TlsStream};
+#[cfg(not(feature = "tls"))]
+use without_tls as tls;
 
 /// The state that all connections of one deployment share.
 #[derive(Debug)]

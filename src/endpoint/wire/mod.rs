@@ -27,6 +27,7 @@ pub mod header;
 pub mod hello;
 pub mod metadata;
 pub(crate) mod nesting;
+#[cfg(feature = "tls")]
 pub mod ocsp;
 pub mod op_msg;
 pub mod reply;

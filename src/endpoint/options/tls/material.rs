@@ -1,6 +1,7 @@
 //! Certificates, a private key and rustls objects that an application supplies in memory.
 
 use std::fmt;
+#[cfg(feature = "tls")]
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
@@ -24,18 +25,22 @@ pub(crate) enum ClientCertificate {
 }
 
 /// A rustls object that the application made. It is equal only to its clones.
+#[cfg(feature = "tls")]
 #[derive(Clone)]
 pub(crate) struct Made<T>(pub Arc<T>);
 
+#[cfg(feature = "tls")]
 impl<T> PartialEq for Made<T> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
+#[cfg(feature = "tls")]
 impl<T> Eq for Made<T> {}
 
 /// rustls's output is long, and the application's verifier or key may print secrets.
+#[cfg(feature = "tls")]
 impl<T> fmt::Debug for Made<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(made by the application)")
