@@ -23,10 +23,10 @@ type Accounts = State<Collection<Account>>;
 
 /// A service that keeps accounts in MongoDB, and survives the loss of a primary.
 ///
-/// POST /accounts opens one: {"_id": "a1", "owner": "Ann", "balance": 10}; GET /accounts/Ann lists Ann's, and GET /totals
-/// sums them up by owner. POST /transfers moves money: {"from": "a1", "to": "b1", "amount": 5}. GET /metrics is for
-/// Prometheus, GET /pools for the example `top`. SIGTERM and Ctrl-C shut it down: it finishes the requests in progress, and
-/// closes its client.
+/// POST /accounts opens one: {"_id": "a1", "owner": "Ann", "balance": 10}; GET /accounts/Ann lists Ann's, and GET
+/// /totals sums up the balances by owner. POST /transfers moves money: {"from": "a1", "to": "b1", "amount": 5}. GET
+/// /metrics is for Prometheus, GET /pools for the example `top`. SIGTERM and Ctrl-C shut it down: it finishes the
+/// requests in progress, and closes its client.
 #[derive(Debug, Parser)]
 #[command(name = "service")]
 struct Arguments {

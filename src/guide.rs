@@ -3,8 +3,8 @@
 #![doc = include_str!("guide/links.txt")]
 #![doc = include_str!("guide.md")]
 
-/// Declares a module for each chapter. Its documentation is the file of the same name in `guide/`, followed by a
-/// picture if one is given.
+/// Declares a module for each chapter. The module's documentation is the file of the same name in `guide/`, followed by
+/// a picture if one is given.
 macro_rules! chapters {
     ($($chapter:ident $(=> $heading:literal $picture:literal)?)*) => {$(
         #[doc = include_str!("guide/links.txt")]

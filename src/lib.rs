@@ -80,7 +80,7 @@
 //!   client's spans (see [the guide](guide::metrics_and_traces#traces)).
 //! - `log`: also sends log messages to the `log` crate when `tracing` has no subscriber.
 //! - `event-listener-queue`: makes waiters park on event-listener events, for comparison.
-// Show which feature an item needs. Works only with nightly rustdoc, which builds the published documentation.
+// Shows which feature each item needs. This requires nightly rustdoc, which builds the published documentation.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]
 #![cfg_attr(

@@ -71,7 +71,7 @@ impl Monitor {
                     self.pool.clear(clear).expect("only a pool in load-balanced mode cannot be cleared as a whole");
                     if failed.is_first {
                         // The server answered earlier, so perhaps it has restarted and only the connection is lost.
-                        // Check again at once.
+                        // Check again immediately.
                         continue;
                     }
                 }

@@ -1,8 +1,8 @@
 //! Fuzz targets for everything in wharf that reads external input: from servers, users and DNS.
 //!
 //! A [`Target`] has a plain function of bytes, which panics if a property is violated, and seeds to start from. The
-//! seeds are replies of a real server (`corpus/`) and values that the targets build from wharf's own types. Inputs that
-//! once violated a property stay in `regressions/<target>/` and are replayed.
+//! seeds are replies from a real server (`corpus/`) and values that the targets build from wharf's own types. Inputs
+//! that once violated a property stay in `regressions/<target>/` and are replayed.
 //!
 //! # Three ways to run the targets
 //!

@@ -7,7 +7,7 @@ use wharf::unstable::wire::{Flags, Limits, Message, Outgoing, compressed, op_msg
 /// The message limits of all targets, low enough that no input makes a target slow.
 pub const LIMITS: Limits = Limits { max_message_size: 1 << 20, max_document_size: 1 << 18 };
 
-/// Uncompressed replies of MongoDB 6.0.27.
+/// Uncompressed replies from MongoDB 6.0.27.
 const PLAIN: [&[u8]; 8] = [
     include_bytes!("../corpus/hello.bin"),
     include_bytes!("../corpus/hello-compression.bin"),
@@ -19,7 +19,7 @@ const PLAIN: [&[u8]; 8] = [
     include_bytes!("../corpus/update.bin"),
 ];
 
-/// Compressed replies of the same server.
+/// Compressed replies from the same server.
 const COMPRESSED: [&[u8]; 9] = [
     include_bytes!("../corpus/snappy-insert.bin"),
     include_bytes!("../corpus/snappy-drop.bin"),
@@ -48,7 +48,7 @@ pub const CERTIFICATES: [&[u8]; 3] = [
     include_bytes!("../corpus/certificate-responder.bin"),
 ];
 
-/// Returns messages with the opcode `OP_MSG`: replies of a server, and requests.
+/// Returns messages with the opcode `OP_MSG`: replies from a server, and requests.
 pub fn messages() -> Vec<Vec<u8>> {
     let documents: Vec<_> = (0..5).map(|id| rawdoc! { "_id": id, "name": "a".repeat(id as usize) }).collect();
     let sequence = [OutgoingSequence::new("documents", &documents)];

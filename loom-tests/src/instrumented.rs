@@ -6,7 +6,7 @@
 //! files, so cargo does not compile those again.
 //!
 //! The copy has its own target directory. If both builds shared a directory, cargo would confuse them, because it
-//! identifies packages by their paths in the workspace. Then the models would run with the mutants in the pool.
+//! identifies packages by their paths in the workspace. The models would then run with the mutants in the pool.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

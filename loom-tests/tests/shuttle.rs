@@ -498,7 +498,7 @@ fn queue_is_served_in_order() {
     assert_eq!((status.total, status.pending, status.waiting), (0, 0, 0));
 }
 
-/// Queues up a check-out. Returns a closure that waits for the grant and uses it, or gives up.
+/// Queues a check-out. Returns a closure that waits for the grant and uses it, or gives up.
 fn queued_up(pool: &Arc<Pool>, number: u32, served: Arc<Mutex<Vec<u32>>>) -> impl FnOnce() + Send + 'static {
     let pool = pool.clone();
     let mut waits = Box::pin({

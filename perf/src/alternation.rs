@@ -20,7 +20,7 @@ pub struct Alternation<'a> {
 }
 
 impl Alternation<'_> {
-    /// Starts all subjects, then lets them take turns. The order rotates with each round and each turn, so that no
+    /// Starts all subjects, and then lets them take turns. The order rotates with each round and each turn, so that no
     /// subject always follows the same other subject.
     pub fn take_turns<R: Serialize + DeserializeOwned>(
         &self,

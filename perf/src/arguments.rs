@@ -178,7 +178,8 @@ pub struct Report {
     /// Where the pictures go. By default docs/pictures.
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Draws the figures from this result file of `cargo bench --bench pool` instead, such as target/bench-ratios.json.
+    /// Draws the figures in this result file of `cargo bench --bench pool`, such as target/bench-ratios.json, instead
+    /// of those in docs/pictures/data.
     #[arg(long, value_name = "FILE", requires = "output")]
     pub measured: Option<PathBuf>,
 }

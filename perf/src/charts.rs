@@ -120,7 +120,7 @@ fn charts() -> Result<Vec<(String, Chart)>, Failure> {
     all_of("data")
 }
 
-/// Returns the recorded runs, in the same way.
+/// Returns the recorded runs with the names of their pictures, sorted by name.
 fn recordings() -> Result<Vec<(String, series::Recording)>, Failure> {
     all_of("recorded")
 }

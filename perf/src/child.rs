@@ -148,7 +148,7 @@ fn start_from_cold<S: Subject>(ColdStart { child }: &ColdStart) -> Result<(), Fa
         // Runs on a worker, so that no other thread is involved.
         runtime.block_on(runtime.spawn(cold_start::start::<S>(server, tasks, connections)))?
     };
-    // The first start is discarded, because it includes costs of starting the process, such as reading its code.
+    // The first start is discarded, because it includes the costs of starting the process, such as reading its code.
     start()?;
     take_turns(start)
 }

@@ -16,7 +16,7 @@ pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// The file that the benchmark writes to its target directory.
 const RESULT: &str = "bench-cores.json";
 
-/// Builds the benchmark, and then runs its series `cores` or copies the binary to the file that the command line names.
+/// Builds the benchmark, and then runs its `cores` series or copies the binary to the file that the command line names.
 pub fn run(arguments: &Cores) -> Result<(), Failure> {
     let target = fs::canonicalize(REPOSITORY)?.join("target/static");
     let benchmark = build(arguments, &target)?;

@@ -132,7 +132,7 @@ enum Phase {
     Over,
 }
 
-/// Tells the tasks of a load its phase, and collects their reports.
+/// Tells a load's tasks which phase it is in, and collects their reports.
 struct Gate {
     tasks: u32,
     /// The phase, read by each task after each operation.

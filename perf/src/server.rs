@@ -9,7 +9,7 @@ use crate::affinity::{self, Placement};
 use crate::arguments::{Machine, Serve};
 use crate::frugal::Frugal;
 
-/// A server and the placement of server and clients. Dropping it stops the server if it was started here.
+/// A server, and the placement of the server and the clients. Dropping it stops the server if it was started here.
 pub struct Server {
     pub address: String,
     /// The placement of both sides, except during [`Server::sharing`].
@@ -70,7 +70,8 @@ impl Server {
         Ok(placement.place_client()?)
     }
 
-    /// Lets server and clients share all of their cores while `measure` runs. `measure` receives the number of workers.
+    /// Lets the server and the clients share all of their cores while `measure` runs. `measure` receives the number of
+    /// workers.
     pub fn sharing<R>(&self, measure: impl FnOnce(usize) -> Result<R, Failure>) -> Result<R, Failure> {
         let Some(apart) = &self.placement else { return measure(self.workers()) };
         let shared = apart.shared();

@@ -1,7 +1,7 @@
 //! Medians and percentiles.
 
-/// Sorts the values and returns a percentile: the smallest value that at least a fraction `share` of them do not
-/// exceed.
+/// Sorts the values and returns a percentile: the smallest value such that at least a fraction `share` of all values
+/// are no larger.
 pub fn percentile(values: &mut [u64], share: f64) -> Option<u64> {
     values.sort_unstable();
     let rank = (share * values.len() as f64).ceil() as usize;

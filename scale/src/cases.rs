@@ -1,6 +1,6 @@
 //! The simulated work of each core's tasks.
 //!
-//! The first cases are also part of the benchmark series `cores` (`benches/`), so that simulated and measured figures
+//! The first cases are also part of the `cores` benchmark series (`benches/`), so that simulated and measured figures
 //! can be compared.
 
 use std::collections::VecDeque;

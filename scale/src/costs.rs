@@ -56,10 +56,10 @@ costs! {
     store = 0.5, 0.5;
     /// A read-modify-write of a line that the core has exclusively.
     update = 7.5, 5.0;
-    /// The additional cost of a line that is in the second level of the core's cache, because the core has not used it
-    /// for a while.
+    /// The additional cost of a line that is in the core's second-level cache, because the core has not used it for a
+    /// while.
     second = 7.0, 4.0;
-    /// The same for a line that is only in the third level.
+    /// The same for a line that is only in the third-level cache.
     third = 25.0, 12.0;
     /// Fetching a line from another core of the same socket, or invalidating the copy there.
     transfer = 65.0, 25.0;

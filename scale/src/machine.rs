@@ -11,8 +11,8 @@
 //! - Otherwise the access needs a transfer, which fetches the line and, for a write, makes the other copies invalid. A
 //!   line serves one transfer at a time, first come, first served. Only readers of a shared line are served in
 //!   parallel.
-//! - A core that has fetched a line keeps it for at least half of the next transfer, while the next request travels. So
-//!   it can use the line more than once, however many cores request it.
+//! - A core that has fetched a line keeps it for at least half of the next transfer, while the request for that
+//!   transfer is on its way. So it can use the line more than once, however many cores request it.
 //! - The accesses of a core take effect in program order, at its clock `now`. The core does not wait for the line of a
 //!   store. An update and a fence wait for the core's earlier stores, as on x86.
 //! - The lines of one access are fetched in parallel.
@@ -111,15 +111,15 @@ pub struct Outcome {
     pub operations: u64,
     /// The totals of the accesses, by file and line of the source.
     pub sites: BTreeMap<(&'static str, u32), Tally>,
-    /// The number of all accesses, including the warm-up, which determines the cost of the simulation itself.
+    /// The total number of accesses, including the warm-up, which determines the cost of the simulation itself.
     pub accesses: u64,
 }
 
-/// If a core has used a line within this many of its accesses, the line is in the first level of the core's cache. That
-/// level has room for 512 to 768 lines. About three accesses in four are to recently used lines.
+/// If a core has used a line within this many of its accesses, the line is in the core's first-level cache, which has
+/// room for 512 to 768 lines. About three accesses in four are to recently used lines.
 const FIRST_LEVEL: u64 = 3_000;
-/// The same for the second level, which has room for 16,384 lines or more. In the long run, one access in eight is to a
-/// new line.
+/// The same for the second-level cache, which has room for 16,384 lines or more. In the long run, one access in eight
+/// is to a new line.
 const SECOND_LEVEL: u64 = 130_000;
 /// The bytes of a cache line.
 const LINE: usize = 64;
@@ -218,7 +218,7 @@ struct Core {
 }
 
 impl Core {
-    /// Returns `time` with noise: give or take a quarter.
+    /// Returns `time` with noise: up to a quarter more or less.
     fn noisy(&mut self, time: Picos) -> Picos {
         if self.noise == 0 {
             return time;
@@ -229,8 +229,8 @@ impl Core {
 }
 
 impl Costs {
-    /// Returns the additional cost of a line that the core has, but not in the first level of its cache, because the
-    /// core has not used the line for this many accesses.
+    /// Returns the additional cost of a line that the core has, but not in its first-level cache, because the core has
+    /// not used the line for this many accesses.
     fn level(&self, unused: u64) -> Picos {
         if unused <= SECOND_LEVEL { self.second } else { self.third }
     }

@@ -47,7 +47,7 @@ struct Arguments {
     /// cores are within 25 %.
     #[arg(long)]
     check: bool,
-    /// Compares with the measurements in this file, which the benchmark series `cores` has written.
+    /// Compares wharf's figures with the measurements in this file, written by the `cores` benchmark series.
     #[arg(long, value_name = "FILE", requires = "check")]
     measured: Option<PathBuf>,
     /// A cost in nanoseconds, as in `transfer=60`. May be repeated.

@@ -26,7 +26,7 @@
 //! much on that machine.
 //!
 //! One constant of the runtime is also a cost: how many cache lines a poll of the driver moves. This number is fitted
-//! to the case `yield` on two cores of `epyc-2`, and is used for both machines.
+//! to the `yield` case on two cores of `epyc-2`, and is used for both machines.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl Profile {
     }
 }
 
-/// Reads the measurements of wharf from the file that the benchmark's series `cores` writes.
+/// Reads the measurements of wharf from the file that the benchmark's `cores` series writes.
 ///
 /// # Errors
 ///

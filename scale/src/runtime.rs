@@ -46,7 +46,7 @@ const EVENT_INTERVAL: u32 = 61;
 
 /// How many cache lines a poll of the driver moves if another worker polled it last. In the runtime, these lines hold
 /// the clock, the timers and their lock, and the events. In the kernel, they hold the file, the ready list and its
-/// locks. The number is fitted to the case `yield` on two cores of the machine `epyc-2`.
+/// locks. The number is fitted to the `yield` case on two cores of `epyc-2`.
 const DRIVER_LINES: usize = 16;
 
 /// The tasks of a simulation, and the workers that run them.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::machine::{self, Access, Site};
 
-/// A word on separate cache lines.
+/// A word on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Word(AtomicU64);
@@ -66,7 +66,7 @@ pub fn touch<T: ?Sized>(value: &T, access: Access) {
     machine::access((&raw const *value).addr(), size_of_val(value), access, Location::caller());
 }
 
-/// A mutex on separate cache lines, with its value beside it. It behaves like std's mutex.
+/// A mutex on cache lines of its own, with its value beside it. It behaves like std's mutex.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Lock<T>(Mutex<T>);

@@ -1,4 +1,5 @@
-//! Looks up an option by its name in connection strings, and returns its value in the suites' JSON notation.
+//! Looks up an option by the name that it has in connection strings, and returns its value in the suites' JSON
+//! notation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use wharf::Options;
 
-/// Level, target and message of an event.
+/// The level, target and message of an event.
 type Line = (Level, &'static str, String);
 
 /// Keeps the messages of all events.

@@ -33,7 +33,8 @@
 //! The thread that this client starts drives its monitors, sockets and timers. Calls run on the threads that make them.
 //! A call inside a tokio runtime fails with [`ClientError::OnRuntime`](crate::ClientError), and never with
 //! [`ClientError::InUse`](crate::ClientError). Work that a dropped cursor or session leaves behind runs on the client's
-//! thread, so the drop does not wait for it. After the drop of the last clone, the thread spends at most a second on it. A forked child process starts its own thread.
+//! thread, so the drop does not wait for it. After the last clone is dropped, the thread spends at most a second on
+//! such work. A forked child process starts its own thread.
 //!
 //! Handing each reply over from the client's thread to the calling thread costs about ten microseconds. If only one
 //! thread makes calls, a [`single::Client`] is faster.

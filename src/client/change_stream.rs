@@ -35,7 +35,7 @@ const CURSOR_NOT_FOUND: i32 = 43;
 /// The wire version of MongoDB 4.4, the first in which servers mark resumable errors with a label.
 const HAS_LABEL: i32 = 9;
 
-/// The codes of resumable errors of servers before 4.4 ("Resumable Error").
+/// The codes of resumable errors on servers before 4.4 ("Resumable Error").
 const RESUMABLE: [i32; 17] =
     [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 63, 150, 13388, 234, 133];
 
@@ -118,8 +118,8 @@ impl<T> ChangeStream<T> {
     /// # Errors
     ///
     /// [`ClientError::Reply`] if serde cannot read the event. The next call then returns the event after it.
-    /// [`ClientError`] after a failure that cannot be resumed, or if resuming fails: the stream then ends. If
-    /// [`ClientError::is_timeout`] is true and the stream is not over, `next` can be called again.
+    /// [`ClientError`] after a failure from which the stream cannot resume, or if resuming fails: the stream then ends.
+    /// If [`ClientError::is_timeout`] is true and the stream is not over, `next` can be called again.
     ///
     /// # Cancel safety
     ///
@@ -171,7 +171,7 @@ impl<T> ChangeStream<T> {
         advanced
     }
 
-    /// Returns the event at a range in the current batch.
+    /// Returns the event at this range of the current batch.
     pub(crate) fn document(&self, advanced: Option<DocumentRange>) -> Result<Option<&RawDocument>, ClientError> {
         match (advanced, &self.state) {
             (Some(range), State::Open(cursor)) => cursor.document(range).map(Some),
@@ -438,8 +438,9 @@ fn is_up(limit: Limit, error: &ClientError) -> bool {
     let Some(left) = limit.left() else { return false };
     error.is_timeout()
         && match error.operation_error() {
-            // If the call has time left, the limit that expired was `connectTimeoutMS` or one of the system's. This
-            // counts as a network error, unless the operation's own limit left no time for another attempt.
+            // If the call has time left, the limit that expired was `connectTimeoutMS` or one of the operating system's
+            // limits. This counts as a network error, unless the operation's own limit left no time for another
+            // attempt.
             Some(
                 OperationError::CheckOut(CheckOutError::Establish(_))
                 | OperationError::Command(CommandError::Network { .. }),

@@ -42,7 +42,7 @@ impl ClosingQueue {
         self.until(|queued| queued.is_empty().then_some(())).await;
     }
 
-    /// Waits until `find` returns something for the numbers in the queue.
+    /// Waits until `find` returns a value for the numbers in the queue.
     async fn until<T>(&self, find: impl Fn(&VecDeque<u64>) -> Option<T>) -> T {
         loop {
             // This is created before the queue is read, so that it does not miss a later change.
@@ -85,7 +85,7 @@ impl QueueNumber {
     }
 }
 
-/// A cursor in the queue. The cursor leaves the queue when this value drops.
+/// A cursor in the queue. The cursor leaves the queue when this value is dropped.
 #[must_use = "dropping the guard leaves the queue"]
 pub(super) struct QueueGuard(QueueNumber);
 

@@ -132,8 +132,8 @@ pub struct CommandSource {
     pub command_name: String,
     /// The database that the command runs on.
     pub database_name: String,
-    /// The number of the command, unique in this process. The number in the message's header is a different number,
-    /// which is unique only within one connection.
+    /// The number of the command, unique in this process. The message's header has a different number, which is unique
+    /// only within one connection.
     pub request_id: i64,
     /// The number of the operation, unique in this process: the same for all attempts of an operation, and for all
     /// commands of one bulk write.

@@ -78,7 +78,7 @@ struct Named {
 }
 
 impl CommandMetrics {
-    /// Creates metrics that have not counted any command yet.
+    /// Creates metrics that have not yet counted any commands.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

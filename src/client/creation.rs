@@ -18,8 +18,8 @@ impl Client {
         Self::new(Options::parse(uri)?)
     }
 
-    /// Creates a client from a connection string, and treats every warning of [`from_uri`](Self::from_uri) as an error,
-    /// for example a warning about a misspelt option.
+    /// Creates a client from a connection string, treating every warning of [`from_uri`](Self::from_uri), such as one
+    /// about a misspelt option, as an error.
     ///
     /// # Errors
     ///

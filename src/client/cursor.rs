@@ -54,8 +54,9 @@ pub struct Cursor<T = RawDocumentBuf> {
     fetching: Option<Fetching>,
     /// Closes the cursor while the server waits for documents.
     closer: Option<ServerCursor>,
-    /// The id, on the server, of a failed cursor that must still be closed when this value drops; 0 if there is none.
-    /// Behind a load balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With Cursors").
+    /// The id, on the server, of a failed cursor that must still be closed when this value is dropped; 0 if there is
+    /// none. Behind a load balancer, the cursor keeps its connection until then (Load Balancers, "Behaviour With
+    /// Cursors").
     unclosed: i64,
     /// The pause before the next batch is fetched.
     pause: Duration,
@@ -204,7 +205,7 @@ impl<T> Cursor<T> {
         }
     }
 
-    /// Returns the document at a range of the current batch.
+    /// Returns the document at this range of the current batch.
     pub(crate) fn document(&self, range: DocumentRange) -> Result<&RawDocument, ClientError> {
         self.batch.document(range)
     }
@@ -296,7 +297,7 @@ impl<T> Cursor<T> {
 
     /// Ends the cursor after an error. A cursor that the server closed, or that was lost with its connection, does not
     /// need to be closed. A cursor that is pinned to a connection keeps the connection, and is closed when this value
-    /// drops.
+    /// is dropped.
     fn fail(&mut self, error: &ClientError) {
         self.batch = Batch::default();
         let Some(server_cursor) = &self.server_cursor else { return };

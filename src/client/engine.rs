@@ -89,8 +89,8 @@ pub(super) trait Attempted: Send + Sync {
     /// Encodes the elements that the client appends to the command. `known` describes the connection's server.
     fn append(&mut self, to: &mut Vec<u8>, connection: &Connection<Endpoint>, known: SessionServer) -> Tried<(), Self>;
 
-    /// Returns whether the connection is closed if the command is cancelled, because a transaction depends on the
-    /// connection.
+    /// Returns whether to close the connection if the command is cancelled, as is necessary when a transaction depends
+    /// on it.
     fn closes_if_cut_short(&self, _known: SessionServer) -> bool {
         false
     }
@@ -253,7 +253,7 @@ pub(super) fn attempt<A: Attempted>(
     of: &mut A,
     avoid: &[ServerAddress],
 ) -> impl Future<Output = Tried<Reached<A::Server>, A>> + Send {
-    // Not an `async fn`, whose future would have room for the arguments twice.
+    // Not an `async fn`, whose future would reserve space for the arguments twice.
     async move {
         let mut selection_end = of.common().client.selection_end(of.common().limit);
         let (mut server, mut pinned) = match of.select_at_once(avoid) {

@@ -64,7 +64,8 @@ pub enum ClientError {
     /// Some writes failed, or it is unknown whether they were executed.
     #[error("{0}")]
     Write(#[source] Box<WriteFailure>),
-    /// Some writes of [`Client::bulk_write`](crate::Client::bulk_write) failed, or it is unknown whether they were executed.
+    /// Some writes of [`Client::bulk_write`](crate::Client::bulk_write) failed, or it is unknown whether they were
+    /// executed.
     #[error("{0}")]
     BulkWrite(#[source] Box<ClientBulkWriteFailure>),
     /// serde could not serialize the application's value in the form that the command requires. Nothing was sent.

@@ -57,8 +57,8 @@ impl Client {
         if let Some(reply) = reply {
             InSession::Never.replied(self, reply);
         }
-        // An error from a stale connection says nothing about the server. The connection's pool may even be closed, and
-        // the server may be back in the deployment with a new pool.
+        // An error from a stale connection says nothing about the server. The connection's pool may even have been
+        // closed, and the server may have rejoined the deployment with a new pool.
         if !connection.is_stale() {
             let servers = self.deployment().servers();
             if let Some(server) = servers.iter().find(|server| server.pool.address() == connection.address()) {

@@ -57,7 +57,7 @@ impl Explicit {
     }
 
     /// Sets the time limit of a call to `with_transaction`. The limit applies until the returned value is dropped. If
-    /// an outer call already has a limit, that limit stays, because it covers everything the call does.
+    /// an outer call already has a limit, that limit remains in force, because it covers everything the call does.
     pub(super) fn limit_to(self: &Arc<Self>, limit: Option<Limit>) -> LimitedCall {
         let mut present = self.locked_limit();
         let before = *present;
@@ -108,13 +108,13 @@ impl Explicit {
     /// Records a failure, and returns the error's labels.
     pub(super) fn note(&self, note: impl FnOnce(&mut State<Pinned>) -> Consequence<Pinned>) -> Labels {
         let Consequence { labels, unpinned } = note(&mut self.lock());
-        // This is dropped outside the lock.
+        // The pin is dropped outside the lock.
         drop(unpinned);
         labels
     }
 
-    /// Unpins a transaction that stayed pinned after an overload, if its operation finally fails with a transient error
-    /// (Transactions, "When to unpin").
+    /// Unpins a transaction that stayed pinned after an overload, if its operation ultimately fails with a transient
+    /// error (Transactions, "When to unpin").
     pub(super) fn overload_ended(&self, labels: Labels) {
         if labels.contains(Labels::TRANSIENT_TRANSACTION) {
             let unpinned = self.lock().unpin();
@@ -226,8 +226,8 @@ impl Explicit {
         connection_of(self.lock().pin(Pinned::Connection(server.clone(), Box::new(connection))))
     }
 
-    /// Pins a cursor's transaction again to the connection that the cursor took from it. If the transaction has ended,
-    /// or an error unpinned it, the connection is closed, so the server aborts the transaction.
+    /// Re-pins a cursor's transaction to the connection that the cursor took from it. If the transaction has ended, or
+    /// an error unpinned it, the connection is closed, so the server aborts the transaction.
     pub(super) fn pin_again(&self, opened_in: i64, server: &Selected, connection: Connection<Endpoint>) {
         let back = self.lock().pin_again(opened_in, Pinned::Connection(server.clone(), Box::new(connection)));
         if let Some(mut connection) = connection_of(back) {

@@ -119,7 +119,7 @@ impl Client {
     /// their connections are closed.
     async fn end_and_close(&self) {
         self.finish_background().await;
-        // This is read first, because a closed deployment no longer knows how long its servers keep sessions.
+        // Read first, because a closed deployment no longer knows how long its servers keep sessions.
         let timeout = self.session_timeout();
         let idle_sessions = || self.sessions().drain(Moment::now(), timeout);
         let ids = idle_sessions();
@@ -138,7 +138,7 @@ impl Client {
 
     /// Waits up to a second for the background work.
     pub(crate) async fn finish_background(&self) {
-        // Without a server, this work would wait for one.
+        // If no server is known, this work would wait for a server.
         if self.known_server().is_some() {
             let finished = self.deployment().finish_background();
             let _ = within(Instant::now() + LONGEST_FINISH, || self.deployment().home(), finished).await;

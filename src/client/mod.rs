@@ -260,7 +260,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of using the system's configuration. The resolver
+    /// Sets the resolver to use for an SRV name (`mongodb+srv://`) in place of the system's configuration. The resolver
     /// caches according to its own settings.
     #[cfg(feature = "srv")]
     #[doc(alias = "resolver_config")]
@@ -505,8 +505,8 @@ impl Client {
 
     /// Returns the metrics of the pools of all current servers, in the order in which the client discovered the
     /// servers: [`PoolMetrics::address`] distinguishes them. When a server leaves the deployment, the metrics of its
-    /// pool disappear. If the server comes back, they begin at zero. The exporters in [`telemetry`](crate::telemetry)
-    /// take a client and export these metrics.
+    /// pool disappear. If the server comes back, they start again from zero. The exporters in
+    /// [`telemetry`](crate::telemetry) take a client and export these metrics.
     #[must_use]
     pub fn metrics(&self) -> Vec<PoolMetrics> {
         let snapshot = self.deployment().snapshot();

@@ -87,7 +87,7 @@ impl Client {
         operation: Operation<'c>,
         site: &'static Location<'static>,
     ) -> Boxed<'c, Result<RawDocumentBuf, ClientError>> {
-        // This is created here rather than in the future, so that the future does not hold the arguments as well.
+        // Created here rather than inside the future, which would otherwise hold the arguments as well.
         let mut running = Running::new(self, operation, site);
         Box::pin(async move {
             running.observe();

@@ -56,7 +56,8 @@ impl Client {
 /// Behind a load balancer, the transaction cannot continue, because the cancellation closes its connection, and the
 /// server then aborts it. Later operations and the commit then fail with
 /// [`SessionError::TransactionCutOff`](super::SessionError), which has the label `TransientTransactionError`:
-/// [`with_transaction`](Self::with_transaction) repeats the transaction, and other callers must first abort it.
+/// [`with_transaction`](Self::with_transaction) repeats the transaction, and callers that do not use it must abort the
+/// transaction first.
 ///
 /// ```no_run
 /// # async fn example(client: wharf::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -270,7 +271,7 @@ impl Session {
     ///
     /// `defaultTimeoutMS` or `timeoutMS` limits the whole call: the body's operations have the remaining time, and an
     /// operation with its own time limit fails with [`SessionError::TimeoutInTransaction`](super::SessionError).
-    /// Operations outside the session are not limited. The abort has the full time again.
+    /// Operations outside the session are not limited. For the abort, the limit starts afresh.
     ///
     /// # Errors
     ///
@@ -394,7 +395,8 @@ impl Session {
         Self { client: self.client.clone(), explicit: self.explicit.clone(), ends: false, process: self.process }
     }
 
-    /// Ends the transaction: sends the command, and repeats it once if the error allows it. `limit` is already running.
+    /// Ends the transaction: sends the command, and repeats it once if the error allows it. `limit` has already
+    /// started.
     pub(crate) fn end(
         &mut self,
         end: End,

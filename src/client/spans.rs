@@ -139,7 +139,7 @@ impl Spans {
         self.has_tracer() || subscriber::is_enabled()
     }
 
-    /// Begins a span. Its parent is `parent`, or the application's current span if that is `None`.
+    /// Begins a span. Its parent is `parent`, or the application's current span if `parent` is `None`.
     fn begin(
         &self,
         kind: Kind,

@@ -13,7 +13,7 @@ use crate::endpoint::Limit;
 
 /// A prepared operation that has a time limit.
 pub(crate) trait Limited: IntoFuture + Sized {
-    /// Returns the operation's time limit, `timeoutMS`, without starting it.
+    /// Returns the operation's time limit, `timeoutMS`, without starting the limit.
     ///
     /// # Errors
     ///

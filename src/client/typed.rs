@@ -1,4 +1,4 @@
-//! Commands and replies as the application's own types, through serde.
+//! Commands and replies as the application's own types, converted by serde.
 
 mod quick;
 
@@ -218,7 +218,7 @@ pub(super) fn encode(name: &'static str, value: &impl Serialize) -> Result<RawDo
     encode_hinted(name, value, "")
 }
 
-/// Like [`encode`], but the error includes the advice `hint` if the value is not a document.
+/// Like [`encode`], but if the value is not a document, the error includes `hint` as advice.
 ///
 /// # Errors
 ///

@@ -155,7 +155,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// Why a request got no reply.
+/// Why a request received no reply.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
     /// The stream failed or ended.
@@ -466,7 +466,7 @@ impl Channel {
         matches!(self.state, ExchangeState::Idle)
     }
 
-    /// Returns whether a request has been begun and none of it sent.
+    /// Returns whether a request has been begun, but none of it has been sent.
     pub fn is_unsent(&self) -> bool {
         matches!(self.state, ExchangeState::Sending { written: 0, .. })
     }
@@ -476,8 +476,8 @@ impl Channel {
         self.state = ExchangeState::Broken;
     }
 
-    /// Makes the channel idle if no exchange is in progress: ends the loan of a reply, or drops a request if no part of
-    /// it was sent.
+    /// Makes the channel idle if no exchange is in progress: takes back a reply that was lent out, or drops a request
+    /// if no part of it was sent.
     #[cold]
     pub fn return_to_idle(&mut self) {
         if let ExchangeState::Lent | ExchangeState::Sending { written: 0, .. } = self.state {

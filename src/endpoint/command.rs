@@ -105,7 +105,7 @@ impl Limit {
         }
     }
 
-    /// Returns the whole limit, starting now, even if it had already started.
+    /// Returns the whole limit, starting now, even if it has already started.
     pub fn refreshed(self) -> Self {
         self.unstarted().start()
     }

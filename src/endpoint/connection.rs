@@ -229,7 +229,8 @@ impl EndpointConnection {
     #[cold]
     fn condition_at_check_in_amid_exchange(&mut self) -> Condition {
         if self.closes_if_cut_short {
-            // This also applies if no part of the command was sent, because nothing still refers to the transaction.
+            // This also applies if no part of the command was sent, because nothing refers to the transaction any
+            // longer.
             return Condition::Broken;
         }
         let condition = self.condition_amid_exchange();
@@ -404,8 +405,8 @@ impl EndpointConnection {
         }
     }
 
-    /// Returns true if the command failed because the server asks the connection to authenticate again, and the connection
-    /// has a credential.
+    /// Returns true if the command failed because the server asked the connection to authenticate again, and the
+    /// connection has a credential.
     pub(super) fn must_authenticate(&self, failure: &CommandError) -> bool {
         let code = failure.server_error().map(|error| error.code);
         code == Some(REAUTHENTICATION_REQUIRED) && self.authentication.is_some()
@@ -500,10 +501,10 @@ impl EndpointConnection {
         !self.reauthenticating && (self.channel.is_idle() || self.channel.is_unsent())
     }
 
-    /// Sets whether the connection is closed rather than drained if a command is cancelled or times out from now on.
-    /// Behind a load balancer, the server aborts a connection's transaction when the connection is closed (Load
-    /// Balancers, "Downstream Visible Behavioral Changes"). Draining the connection would leave the transaction open,
-    /// although nothing refers to the transaction any longer.
+    /// Sets whether the connection is closed rather than drained if a later command is cancelled or times out. Behind a
+    /// load balancer, the server aborts a connection's transaction when the connection is closed (Load Balancers,
+    /// "Downstream Visible Behavioral Changes"). Draining the connection would leave the transaction open, although
+    /// nothing refers to the transaction any longer.
     pub(crate) fn close_if_cut_short(&mut self, closes: bool) {
         self.closes_if_cut_short = closes;
     }

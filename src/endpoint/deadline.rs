@@ -67,7 +67,7 @@ impl Deadline {
         self.remaining().map(|limit| ConnectTimeoutError { limit, ..self.limit })
     }
 
-    /// Runs `step` until the deadline.
+    /// Runs `step`, but gives up at the deadline.
     pub async fn bound<T>(self, step: impl Future<Output = T>) -> Result<T, ConnectTimeoutError> {
         match self.at {
             None => Ok(step.await),

@@ -119,8 +119,8 @@ impl DirectConnection {
     /// Runs `command` on `database`, and returns the server's reply, whether it reports success or not.
     ///
     /// The reply is borrowed from the connection's buffer, so nothing is allocated in the steady state. The buffer
-    /// keeps the memory of a large reply until the next command. The connection does not authenticate
-    /// again if the server asks for it.
+    /// keeps the memory of a large reply until the next command. The connection does not authenticate again, even if
+    /// the server asks it to.
     ///
     /// # Errors
     ///

@@ -152,7 +152,7 @@ impl Channel {
         if header.op_code == op_msg::OP_CODE {
             let value = u32::from_le_bytes([start[16], start[17], start[18], start[19]]);
             let allowed = Flags::CHECKSUM_PRESENT.bits();
-            // The upper half of the bits may have any value.
+            // The upper half of the flag bits may have any value.
             if value & 0xffff & !allowed != 0 {
                 return Err(self.wire(WireError::FlagBits { value, allowed }).into());
             }
@@ -195,7 +195,8 @@ fn may_open_cursor(start: &[u8; TELLING]) -> bool {
 /// Returns the database and the command for closing the cursor that, according to the reply, the server has opened.
 fn closing_of(reply: &RawDocument) -> Option<(String, RawDocumentBuf)> {
     let cursor = reply.get_document("cursor").ok()?;
-    // The reply to a `getMore` contains the next batch instead. The caller of a `getMore` already knows the cursor.
+    // The reply to a `getMore` contains the next batch rather than the first. The caller of a `getMore` already knows
+    // the cursor.
     cursor.get_array("firstBatch").ok()?;
     let id = whole_number(cursor, "id").ok()?.filter(|&id| id != 0)?;
     let (database, collection) = cursor.get_str("ns").ok()?.split_once('.')?;

@@ -15,7 +15,7 @@ use crate::pool::error::{Cause, Labels};
 use crate::pool::service_id::ServiceId;
 use crate::text::milliseconds::Milliseconds;
 
-/// Why a command got no successful reply.
+/// Why a command did not receive a successful reply.
 ///
 /// ```
 /// use wharf::CommandError;
@@ -134,7 +134,7 @@ pub enum CommandTimeoutError {
     /// Only part of the command was sent.
     #[error("the time was up while the command was being sent")]
     Sending,
-    /// The reply had not arrived, or only part of it had.
+    /// The reply had not arrived, or had arrived only in part.
     #[error("the time was up while waiting for the reply")]
     Receiving,
     /// The time limit that the client sent with the command expired on the server (`MaxTimeMSExpired`, code 50).
@@ -297,7 +297,7 @@ impl CommandError {
         }
     }
 
-    /// Returns whether the network failed or the server closed the connection, other than by a timeout.
+    /// Returns whether the network failed, other than by a timeout, or the server closed the connection.
     #[must_use]
     pub fn is_network_error(&self) -> bool {
         self.network_error().is_some() && !self.is_timeout()

@@ -1,5 +1,4 @@
-//! Recognises a peer that is not a MongoDB server, or that unexpectedly answers with TLS, by the first bytes of its
-//! answer.
+//! Recognises, by the first bytes of its answer, a peer that is not a MongoDB server or that unexpectedly uses TLS.
 
 use thiserror::Error;
 
@@ -40,7 +39,7 @@ impl ForeignProtocolError {
     /// Four characters of text would announce a length of at least 151 million bytes, so text is never mistaken for a
     /// message.
     pub(super) fn of(received: &[u8]) -> Option<Self> {
-        // Records of SSL 3.0 are left out, because they begin like messages of 788 to 791 bytes.
+        // SSL 3.0 records are left out, because they begin like messages of 788 to 791 bytes.
         if let [0x14..=0x17, 0x03, 0x01..=0x04, ..] = received {
             return Some(Self::Tls);
         }

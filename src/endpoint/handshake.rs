@@ -1,8 +1,8 @@
 //! The hello handshake: the first exchange on every connection (MongoDB Handshake specification).
 //!
 //! The current specification uses `OP_MSG` for the whole handshake, including the legacy hello, so wharf needs no
-//! `OP_QUERY` or `OP_REPLY`. The command is `hello` if a server API is declared or the connection is in load-balanced mode,
-//! otherwise the legacy hello with `helloOk`.
+//! `OP_QUERY` or `OP_REPLY`. The command is `hello` if a server API is declared or the connection is in load-balanced
+//! mode, and otherwise the legacy hello with `helloOk`.
 
 use std::io;
 use std::sync::Arc;

@@ -168,7 +168,7 @@ struct Service {
 
 impl Service {
     fn parse(base: &str) -> Result<Self, HttpError> {
-        // There may be a password before an at-sign.
+        // The part before an at sign may hold a password.
         let url = if base.contains('@') { "(not shown: it has an at-sign)" } else { base };
         let refuse = || HttpError::Url { url: url.to_owned() };
         let uri: Uri = base.parse().map_err(|_| refuse())?;

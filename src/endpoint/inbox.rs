@@ -15,7 +15,7 @@ const READ_AHEAD: usize = 4 * 1024;
 /// buffer grows as bytes arrive, each time to at most twice the number of bytes received.
 const TRUSTED: usize = 1024 * 1024;
 
-/// The bytes that were received but not yet used. Dereferences to a slice of these bytes.
+/// The bytes that have been received but not yet used. Dereferences to a slice of these bytes.
 ///
 /// The whole allocation is initialised once, when it is created, so that a read can write to it directly. The spare
 /// capacity of a vector would have to be initialised before each read.
@@ -27,8 +27,8 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Receives all bytes that have arrived and that fit, at least one. `missing` is the number of bytes that are still
-    /// expected.
+    /// Receives as many bytes as have arrived and fit, but at least one. `missing` is the number of bytes that are
+    /// still expected.
     ///
     /// Nothing was received if this returns `Pending`.
     #[inline(always)] // A call costs a tenth of a read, and there are only two callers.

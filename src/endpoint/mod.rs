@@ -104,8 +104,8 @@ use transport::{Connector, Connectors};
 
 /// A MongoDB server, or a load balancer in front of several servers, and how to open connections to it.
 ///
-/// Clones, and all endpoints made by one call to [`Options::endpoints`], share TLS sessions and the keys and tokens of
-/// authentication.
+/// Clones, and all endpoints made by one call to [`Options::endpoints`], share TLS sessions, authentication keys and
+/// tokens.
 ///
 /// ```
 /// use std::time::Duration;

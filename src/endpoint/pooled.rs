@@ -128,7 +128,7 @@ impl Pool<Endpoint> {
         let of_selection = self.establisher().options().server_selection_timeout;
         let selection = selection_end.map(|at| (at, of_selection, TimeLimit::Operation("serverSelectionTimeoutMS")));
         let whole = limit.deadline().map(|(at, limit)| (at, limit, TimeLimit::Timeout));
-        // If both expire at the same time, `timeoutMS` ends the operation.
+        // If both limits expire at the same time, `timeoutMS` ends the operation.
         let earlier = [whole, selection].into_iter().flatten().min_by_key(|(at, ..)| *at);
         let Some((at, limit, limited_by)) = earlier else {
             return Ok(self.check_out_without_deadline::<false>(site).await?);
@@ -214,7 +214,7 @@ impl Connection<Endpoint> {
     /// [`Options::drain_limit`](crate::Options::drain_limit). During the drain, the connection still counts as in use,
     /// and is closed as soon as a check-out needs its capacity. An interrupted connection is closed.
     pub fn run(&mut self, command: Command<'_>) -> impl Future<Output = Result<RawDocumentBuf, OperationError>> + Send {
-        // Not an `async fn`, whose future would have room for the arguments twice.
+        // This is not an `async fn`, because the future of an `async fn` would hold the arguments twice.
         async move {
             let limit = command.limit(self.options());
             let completed = self.complete_unless_interrupted(&command, limit).await?;
@@ -383,7 +383,7 @@ fn server_error_in<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e Server
 #[derive(Clone, Error)]
 #[non_exhaustive]
 pub enum OperationError {
-    /// The command got no successful reply.
+    /// The command did not receive a successful reply.
     #[error(transparent)]
     Command(#[from] CommandError),
     /// The pool was cleared with `interruptInUseConnections` before the command was sent or while it ran. The server
@@ -482,7 +482,7 @@ impl OperationError {
         }
     }
 
-    /// Returns whether the network failed or the server closed the connection, other than by a timeout. This may have
+    /// Returns whether the network failed, other than by a timeout, or the server closed the connection. This may have
     /// happened during the command, while its connection was being opened, or earlier, in which case it caused the pool
     /// to be cleared.
     #[must_use]

@@ -248,7 +248,7 @@ fn busy_polling_keeps_a_waiting_command_awake_up_to_its_limit() {
     let (polls, time) = asks_for_polls(&runtime, connection.run(Command::new("admin", &ping)));
     assert!(polls > 1 && time >= LIMIT, "{polls} polls in {time:?}");
     assert!(runtime.block_on(connection.drain()));
-    // That reply came too late, so the next command lets its thread sleep at once.
+    // That reply came too late, so the next command lets its thread sleep immediately.
     assert_eq!(asks_for_polls(&runtime, connection.run(Command::new("admin", &ping))).0, 1);
     assert!(runtime.block_on(connection.drain()));
     runtime.block_on(connection.run(Command::new("admin", &ping))).unwrap();

@@ -6,9 +6,9 @@
 //! - *Inline* ([`Delivery::deliver_inline`]): the caller calls the subscribers itself, at once and without a lock. This
 //!   is for frequent events. Each caller delivers its own events, so two callers may be inside the subscribers at the
 //!   same time, and a slow subscriber delays only its own caller.
-//! - From the *queue* ([`Delivery::publish`], or [`Delivery::emit`] and [`Delivery::deliver`]): for all other events,
-//!   which may be emitted under a lock, and for every event that is emitted by a call from inside a subscriber. These
-//!   events are delivered one at a time, in the order of emission.
+//! - From the *queue* ([`Delivery::publish`], or [`Delivery::emit`] and [`Delivery::deliver`]): this is for all other
+//!   events, which may be emitted under a lock, and for every event that is emitted by a call from inside a subscriber.
+//!   These events are delivered one at a time, in the order of emission.
 //!
 //! # The order
 //!
@@ -205,13 +205,13 @@ impl<T> Delivery<T> {
         self.take_steps(next, caller, &on_event);
     }
 
-    /// Passes an event to `on_event` before returning, and after all events that precede it. A panic in `on_event` is
-    /// caught. The caller must not hold a lock.
+    /// Passes an event to `on_event` after all events that precede it, and before this call returns. A panic in
+    /// `on_event` is caught. The caller must not hold a lock.
     ///
-    /// Lock-free while no event is queued: one load of a word that hardly ever changes. Otherwise waits for the events
-    /// that are already queued, as [`Delivery::deliver`] may.
+    /// Lock-free while no event is queued: one load of a word that hardly ever changes. Otherwise, waits until the
+    /// events that are already queued are delivered, and may deliver them itself, like [`Delivery::deliver`].
     ///
-    /// Inside a subscriber, queues a clone of the event instead, which is delivered after the current event.
+    /// Inside a subscriber, it instead queues a clone of the event, which is delivered after the current event.
     #[inline]
     pub fn deliver_inline(&self, event: &T, on_event: impl Fn(&T))
     where

@@ -117,7 +117,7 @@ pub enum PoolEvent {
         /// The time since the `ConnectionCheckOutStarted` event.
         duration: Duration,
     },
-    /// `ConnectionCheckedInEvent`: a connection was checked in. It becomes available, or is closed, after the event.
+    /// `ConnectionCheckedInEvent`: a connection was checked in. After the event, it becomes available or is closed.
     #[non_exhaustive]
     ConnectionCheckedIn {
         /// The address that the pool connects to.
@@ -125,7 +125,7 @@ pub enum PoolEvent {
         /// The connection's number.
         connection_id: u64,
         /// The time since the `ConnectionCheckedOut` event: how long the connection was used, including its drain. Zero
-        /// if no subscriber was listening at the check-out.
+        /// if no subscriber was listening when the connection was checked out.
         duration: Duration,
     },
 }
@@ -180,7 +180,7 @@ impl PoolEvent {
         }
     }
 
-    /// Returns how long the reported activity took, if the event reports it.
+    /// Returns how long the reported activity took, if the event reports a duration.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         match self {

@@ -17,7 +17,8 @@
 //! A model is useful only if it fails when the code is wrong. A *mutant* is a named fault that is injected into the
 //! code:
 //!
-//! - [`unless_mutant`] weakens one ordering. Because only the ordering changes, it is written at the access itself.
+//! - [`unless_mutant`] weakens one ordering. Because only the ordering changes, the mutant is written at the access
+//!   itself.
 //! - All other mutants are in `loom-tests/src/mutants/`: each names a fragment of this code and its replacement. The
 //!   negative controls build a copy of the crate in which [`mutant`] chooses between the two.
 //!
@@ -147,7 +148,7 @@ pub use brief::BriefLock as ModelledBriefLock;
 pub(crate) use brief::{BriefGuard, BriefLock};
 #[cfg(loom)]
 pub use explored::unexplored;
-/// In models of other code, the lock is a mutex of the model checker.
+/// In models of other code, the lock is the model checker's mutex.
 #[cfg(any(loom, shuttle))]
 pub(crate) type BriefLock<T> = Mutex<T>;
 #[cfg(any(loom, shuttle))]
@@ -179,8 +180,8 @@ pub(crate) fn follow() {
 pub(crate) fn fetch_to_write<T>(at: *const T) {
     #[cfg(simulated)]
     simulated::fetch_to_write(at);
-    // This is not the intrinsic, for which the compiler emits a read prefetch unless it knows that the processor has
-    // this instruction. All x86-64 processors accept the instruction, although it has no effect on some of them.
+    // The intrinsic is not used, because the compiler turns it into a read prefetch unless it knows that the processor
+    // has this instruction. All x86-64 processors accept the instruction, although it has no effect on some of them.
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, simulated, miri))))]
     // SAFETY: a prefetch is only a hint, which does not change anything and accepts any address.
     unsafe {

@@ -28,7 +28,8 @@ impl EventCounts {
 
 impl Subscriber for EventCounts {
     fn on_event(&self, event: &PoolEvent) {
-        // Relaxed: statistics. A reader that must know whether an event was counted synchronizes by other means.
+        // Relaxed, because the counts are only statistics. A reader that must know whether an event was counted
+        // synchronizes by other means.
         self.0[thread_number() % CELLS].of(event).fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -54,7 +55,7 @@ macro_rules! kinds {
             /// different moments.
             #[must_use]
             pub fn snapshot(&self) -> Counts {
-                // Relaxed: statistics.
+                // Relaxed, as above.
                 Counts { $($field: self.0.iter().map(|cell| cell.$field.load(Ordering::Relaxed)).sum(),)* }
             }
         }

@@ -30,7 +30,8 @@ impl LastRead {
         let (mut seen, mut given) = (0, 0);
         for (bound, count) in new {
             seen += count;
-            // The running sum is rounded, not each share, so that the shares of all buckets add up to exactly `most`.
+            // The running sum is rounded rather than each share, so that the shares of all buckets add up to exactly
+            // `most`.
             let due = share(seen, total.min(most), total);
             if due > given {
                 record(representative(bound), due - given);
@@ -46,8 +47,7 @@ fn share(part: u64, of: u64, total: u64) -> u64 {
     u64::try_from(scaled).expect("a share is at most the whole")
 }
 
-/// Returns the time in seconds that represents a bucket. A bucket's lower bound is between a thirty-second and a
-/// sixteenth lower than its upper bound.
+/// Returns the time in seconds that represents a bucket. A bucket's lower bound is 1/32 to 1/16 below its upper bound.
 fn representative(bound: Duration) -> f64 {
     let nanos = bound.as_nanos() as f64;
     // Below 32 ns, each time has its own bucket.

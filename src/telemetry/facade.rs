@@ -43,17 +43,17 @@ const MOST: u64 = 10_000;
 ///
 /// # How exact it is
 ///
-/// Gauges and counters are exact. The facade cannot pass a histogram on as it is, so each call records the times since
-/// the last call, each with a value within 3.2 % of the true time. If a histogram has more than 10,000 new times, the
-/// call records 10,000 of them in the same proportions. The times of uses are only a sample.
-/// `wharf_pool_check_outs_total` gives the exact numbers: its sum is the number of uses that have begun, and its
-/// outcomes show how many check-outs waited.
+/// Gauges and counters are exact. The facade does not accept whole histograms, so each call records the times since the
+/// last call, each as a value within 3.2 % of the true time. If a histogram has more than 10,000 new times, the call
+/// records 10,000 of them in the same proportions. Only a sample of the uses is timed. `wharf_pool_check_outs_total`
+/// gives the exact numbers: its sum is the number of uses that have begun, and its outcomes show how many check-outs
+/// waited.
 ///
 /// # A server that leaves
 ///
 /// The facade cannot remove a series. When a server has left the client's deployment, its gauges are set to zero once,
-/// and nothing more about it is passed on. So a recorder that drops idle series, such as the Prometheus recorder, drops
-/// them. If the server comes back, its counters continue where they left off.
+/// and nothing more about it is passed on. A recorder that drops idle series, such as the Prometheus recorder, then
+/// drops the server's series. If the server comes back, its counters continue where they left off.
 ///
 /// A `FacadeMetrics` does not keep the pool or the client open. Clones are cheap, and share the record of what was
 /// passed on: a time is recorded once, even if several clones publish.
@@ -90,7 +90,7 @@ impl FacadeMetrics {
     /// the call only sets its gauges to zero.
     ///
     /// This uses the recorder of the calling thread, if there is one, and the global recorder otherwise. The first call
-    /// passes all times since the pools were built.
+    /// passes on all times since the pools were built.
     pub fn publish(&self) -> bool {
         let read = self.source.read();
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Writes events as text, to be stored and searched.
+//! Writes events as text that can be stored and searched.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,18 +17,18 @@ const CHUNK: usize = 64 * 1024;
 /// writer.
 ///
 /// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are the event's own, with their names in the
-/// CMAP specification. The fields, each present where it applies: `address`, `options` (only those that differ from the
-/// default), `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`, `error` (the
-/// text of the underlying error), `durationMS` (milliseconds with a fraction, exact to the nanosecond) and `stagesMS`
-/// (an object with the milliseconds of each stage of an establishment: `resolve`, `proxy`, `connect`, `tls`, `hello`,
-/// `authenticate`).
+/// CMAP specification. A line has those of the following fields that apply: `address`, `options` (only those that
+/// differ from the default), `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`,
+/// `reason`, `error` (the text of the underlying error), `durationMS` (milliseconds with a fraction, exact to the
+/// nanosecond) and `stagesMS` (an object with the milliseconds of each stage of an establishment: `resolve`, `proxy`,
+/// `connect`, `tls`, `hello`, `authenticate`).
 ///
 /// ```json
 /// {"type":"ConnectionCheckedOut","address":"localhost:27017","connectionId":1,"durationMS":0.004217}
 /// ```
 ///
 /// Lines are collected and written 64 KiB at a time, and when the last clone is dropped. [`JsonLines::flush`] writes
-/// them at once. The thread that delivers the events calls the writer, so the writer should not block for long. The
+/// them immediately. The thread that delivers the events calls the writer, so the writer should not block for long. The
 /// writer does not need a buffer.
 ///
 /// # Failures

@@ -30,8 +30,8 @@ use crate::text::printable::PrintableError;
 ///
 /// If `tracing` has no subscriber, the messages go to the `log` crate, provided that wharf's `log` feature is enabled.
 ///
-/// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) already log. Do not
-/// subscribe a `Log` to any of them, or each message appears twice. Give a `Log` to any other pool with
+/// The pools of a [`Client`](crate::Client) and of a [`single::Client`](crate::single::Client) already log their
+/// events. Do not subscribe a `Log` to any of them, or each message appears twice. Give a `Log` to any other pool with
 /// [`PoolBuilder::log`](crate::PoolBuilder::log), which does not build events while nothing reads the log. A pool that
 /// has a `Log` as a [subscriber](crate::PoolBuilder::subscriber) builds every event.
 #[derive(Debug, Clone, Copy, Default)]
@@ -192,7 +192,7 @@ pub(super) fn why_failed(reason: CheckOutFailedReason) -> &'static str {
 }
 
 pub(crate) fn milliseconds(duration: Duration) -> f64 {
-    // A float represents up to 104 days of nanoseconds exactly, so the value is rounded only once.
+    // An `f64` holds up to 104 days of nanoseconds exactly, so the value is rounded only once.
     duration.as_nanos() as f64 / 1e6
 }
 

@@ -49,13 +49,13 @@ const OUTCOME: &str = "wharf.check_out.outcome";
 ///
 /// # How exact the histograms are
 ///
-/// The pool has its own histograms, which OpenTelemetry instruments cannot take as they are. So each collection records
-/// the times since the last collection, each with a value within 3.2 % of the true time. If a histogram has more than
-/// 100,000 new times, the collection records 100,000 of them in the same proportions. The exported count is then too
-/// low. Times between the last collection and the end of the pool are not recorded.
+/// The pool has its own histograms, which OpenTelemetry instruments do not accept. So each collection records the times
+/// since the last collection, each as a value within 3.2 % of the true time. If a histogram has more than 100,000 new
+/// times, the collection records 100,000 of them in the same proportions. The exported count is then too low. Times
+/// between the last collection and the end of the pool are not recorded.
 ///
-/// Check-outs that find a connection at once, which takes less than a microsecond, are not timed, so `wait_time` does
-/// not contain them.
+/// Check-outs that find a connection immediately, in less than a microsecond, are not timed, so `wait_time` does not
+/// contain them.
 ///
 /// # The number of uses
 ///

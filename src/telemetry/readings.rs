@@ -8,7 +8,7 @@ use crate::pool::metrics::{Histogram, PoolMetrics};
 pub enum MetricKind {
     /// Goes up and down.
     Gauge,
-    /// Starts at zero with the pool, and only grows.
+    /// Starts at zero when the pool is created, and only grows.
     Counter,
     /// Times, sorted into buckets.
     Histogram,

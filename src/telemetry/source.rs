@@ -33,7 +33,7 @@ pub struct Source {
     has_servers: bool,
 }
 
-/// Returns the metrics of the existing pools, or `None` if there will never be any again.
+/// Returns the metrics of the existing pools, or `None` if no pool will ever exist again.
 type Read = dyn Fn() -> Option<Vec<PoolSnapshot>> + Send + Sync;
 
 /// The metrics of one pool, and its identity, because a server that leaves and comes back has a new pool at the same
@@ -65,8 +65,8 @@ impl Source {
         (self.read)()
     }
 
-    /// Returns the name of the pool at `address`, with host and port if the pool belongs to a client's server. `given`
-    /// is the application's name for the pool or the client.
+    /// Returns the name of the pool at `address`, and its host and port if the pool belongs to a client's server.
+    /// `given` is the application's name for the pool or the client.
     pub(super) fn name<'a>(&self, given: Option<&str>, address: &'a str) -> PoolName<'a> {
         let name = match given {
             Some(given) if self.has_servers => format!("{given}/{address}"),

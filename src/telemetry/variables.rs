@@ -30,8 +30,8 @@ const ALL: &str = "MONGODB_LOG_ALL";
 /// `tracing` has no levels above `ERROR`, so `emergency`, `alert` and `critical` stand for `ERROR`, and `notice` for
 /// `INFO`.
 ///
-/// wharf itself does not read levels from the environment: these are for the filter of the application's subscriber,
-/// for example `Targets` of `tracing-subscriber`, which accepts them directly.
+/// wharf itself does not read levels from the environment: the returned levels are for the filter of the application's
+/// subscriber, for example `Targets` of `tracing-subscriber`, which accepts them directly.
 ///
 /// ```
 /// use wharf::telemetry::log_levels;
@@ -48,7 +48,7 @@ pub fn log_levels() -> [(&'static str, LevelFilter); 4] {
 /// log messages are appended. If the variable is not set, or if the file cannot be opened, the destination is standard
 /// error.
 ///
-/// wharf itself does not write there: this is for the application's subscriber, for example as the writer of
+/// wharf itself does not write there: the destination is for the application's subscriber, for example as the writer of
 /// `tracing-subscriber`.
 #[must_use]
 pub fn log_output() -> Box<dyn Write + Send> {

@@ -27,8 +27,8 @@ impl<T: fmt::Display> fmt::Display for Printable<T> {
     }
 }
 
-/// Like [`Printable`], for an error from another library, or an error that quotes several strings. It is cut after
-/// 4,096 bytes.
+/// Like [`Printable`], for an error from another library, or an error that quotes several strings. The text is cut
+/// after 4,096 bytes.
 pub(crate) struct PrintableError<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for PrintableError<T> {
@@ -184,7 +184,7 @@ mod tests {
         let shown = Printable(&long).to_string();
         assert!(shown.starts_with("é\\né\\n") && shown.len() < SHOWN + 40, "{}", shown.len());
         assert!(shown.ends_with(" more bytes)") && !shown.contains('\n'), "{shown}");
-        // The cut does not split a character or an escape, and short text is not appended after it.
+        // The cut does not split a character or an escape, and no later text is appended, even if it would fit.
         let before_the_end = format!("{}\u{1b}b", "a".repeat(SHOWN - 3));
         assert_eq!(Printable(before_the_end).to_string(), format!("{}… (2 more bytes)", "a".repeat(SHOWN - 3)));
         let within = format!("{}éb", "a".repeat(SHOWN - 1));

@@ -17,7 +17,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// The maximum number of bytes that one step allocates: a segment of the wait list.
 const AT_ONCE: usize = 16 * 1024;
 /// The maximum number of bytes per waiter, not counting its future. With event-listener, a waiter also has a listener
-/// and the list of an event, each allocated by that library.
+/// and an event's list, each allocated by that library.
 const FOR_EACH: usize = if cfg!(feature = "event-listener-queue") { 256 } else { 128 };
 /// The maximum number of bytes that a pool keeps after a burst: a few segments, and with event-listener also the list
 /// of each cell's event.

@@ -51,7 +51,7 @@ const GETTERS: [(&str, &str); 24] = [
     ("TlsOptions::certificate_key_pem", "TlsOptions::has_certificate_key_in_memory(&self)"),
     ("TlsOptions::client_config", "TlsOptions::own_config(&self)"),
     ("TlsOptions::crypto_provider", "TlsOptions::own_provider(&self)"),
-    // This is the first of the several fields that it sets.
+    // `insecure` sets several fields, of which this is the first.
     ("TlsOptions::insecure", "TlsOptions::allow_invalid_certificates:"),
 ];
 

@@ -46,7 +46,7 @@ fn locked_dependencies_build_with_the_minimum_rust_version() {
 
     let (mut found, mut next) = (BTreeSet::new(), vec![wharf.clone()]);
     while let Some(id) = next.pop() {
-        // Dependencies of tests have the kind "dev".
+        // Test dependencies have the kind "dev".
         let needed = |of: &Value| list(&of["dep_kinds"]).iter().any(|kind| kind["kind"] != "dev");
         if found.insert(id.clone()) {
             next.extend(list(&nodes[&id]["deps"]).iter().filter(|of| needed(of)).map(|of| of["pkg"].to_string()));

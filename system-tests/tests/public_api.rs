@@ -24,7 +24,7 @@ const MOST_ERRORS: usize = 20;
 /// The unit test that contains a sample of each public error.
 const SAMPLES: &str = "src/client/error_tests.rs";
 
-/// Makes rustdoc describe the library, and returns the path of its JSON.
+/// Runs rustdoc on the library, and returns the path of its JSON output.
 fn described() -> PathBuf {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let rustdoc = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rustdoc");
@@ -36,7 +36,7 @@ fn described() -> PathBuf {
         .arg(target)
         .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
         .env("RUSTDOC", &rustdoc)
-        // With the variable, build scripts would see a different toolchain and run again.
+        // If the variable were set, build scripts would see a different toolchain and run again.
         .env_remove("RUSTC_BOOTSTRAP")
         .current_dir(root())
         .output()
@@ -45,7 +45,7 @@ fn described() -> PathBuf {
     target.join("doc/wharf.json")
 }
 
-/// Returns the public items, one on each line, without the implementations of traits that every type has.
+/// Returns the public items, one per line, without blanket and auto trait implementations.
 fn surface() -> Vec<String> {
     let json = described();
     let document: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn surface() -> Vec<String> {
     listed.unwrap().items().map(ToString::to_string).collect()
 }
 
-/// Returns the names of the public types with this implementation.
+/// Returns the names of the public types that have this implementation.
 fn implementing<'s>(surface: &'s [String], implementation: &str) -> BTreeSet<&'s str> {
     let of_type = |line: &'s String| {
         let path = line.split_once(implementation)?.1.split(['<', ' ']).next()?;

@@ -9,8 +9,9 @@ use std::thread;
 
 use wharf::unstable::wire::auth::scram::{ClientFirst, Hash, Keys, prepare_password};
 
-/// The first 16 bytes of each secret that leads to a key, for the user `user` with the password `pencil`, the salt
-/// `salt` and 4,096 iterations. Each byte is XORed with [`MASK`], so that this table itself is not found.
+/// The first 16 bytes of each key, and of each secret that a key is derived from, for the user `user` with the password
+/// `pencil`, the salt `salt` and 4,096 iterations. Each byte is XORed with [`MASK`], so that this table itself is not
+/// found.
 const SECRETS: [(Hash, &str, [u8; 16]); 7] = [
     (Hash::Sha256, "salted password", [172, 50, 243, 234, 140, 140, 134, 130, 182, 183, 204, 37, 146, 19, 21, 5]),
     (Hash::Sha256, "client key", [115, 147, 166, 216, 124, 107, 114, 120, 216, 13, 188, 229, 168, 109, 9, 148]),

@@ -79,8 +79,8 @@ fn compressing_and_decompressing_allocate_nothing() {
     }
 }
 
-/// Returns a zstd frame that announces `size` bytes and has this many blocks, each of which repeats one byte 128 KiB
-/// times.
+/// Returns a compressed message with a zstd frame that announces `size` bytes and has this many blocks, each of which
+/// decompresses to 128 KiB of a single byte value.
 #[cfg(feature = "zstd")]
 fn bomb(size: u32, blocks: usize) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xc0, 7 << 3];

@@ -22,9 +22,9 @@ pub enum End {
     CancelledInOrder,
     /// All check-outs are dropped, from last to first.
     CancelledInReverse,
-    /// Every second check-out is dropped, then the others are served.
+    /// Every second check-out is dropped, and then the others are served.
     EverySecondCancelled,
-    /// All check-outs are refused at once.
+    /// All check-outs are refused in a single step.
     Refused,
 }
 

@@ -12,8 +12,8 @@
 //!
 //! The check-outs are polled by hand, by one thread or by two at the same time. They end in several ways ([`End`]), and
 //! each burst has a fresh pool. Each round yields its longest time, and the table shows the lowest of these: the pool's
-//! own work recurs in each round, but most disturbances of the machine do not. In the row `nothing`, a poll does
-//! nothing, so its times show only the noise of the machine.
+//! own work recurs in each round, but most interference from the rest of the machine does not. In the row `nothing`, a
+//! poll does nothing, so its times show only the noise of the machine.
 //!
 //! A filter such as `-- wharf/100000` selects the rows whose "subject/waiters/threads" contains it.
 //! `cargo test --benches` runs a small burst of each kind.

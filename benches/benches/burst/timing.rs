@@ -36,7 +36,7 @@ fn running() -> Duration {
     nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID.now().expect("every thread has a clock").into()
 }
 
-/// Returns the time since the first call, because the thread's CPU time is read only on Linux.
+/// Returns the time since the first call, in place of the thread's CPU time, which is read only on Linux.
 #[cfg(not(target_os = "linux"))]
 fn running() -> Duration {
     static BEGAN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);

@@ -1,6 +1,6 @@
-//! Pools in operation: how a server restart, a renewal, and a maximum lifetime of connections affect users.
+//! Pools in operation: how a server restart, a renewal, and a maximum connection lifetime affect users.
 //!
-//! `cargo bench --bench operation` takes about a minute, and prints a table. A pool that has no call for an operation
+//! `cargo bench --bench operation` takes about a minute, and prints a table. A pool that does not support an operation
 //! has no figure in that operation's rows.
 //!
 //! | row | meaning |
@@ -31,7 +31,7 @@ const IDLE: usize = 20;
 const USES: u32 = 40;
 const RENEWALS: u32 = 20;
 
-/// The figures of a subject, in the order of [`ROWS`]. `None` if the subject has no call for the operation.
+/// The figures of a subject, in the order of [`ROWS`]. `None` if the subject does not support the operation.
 type Column = Vec<Option<f64>>;
 
 const ROWS: [&str; 8] = [
@@ -117,11 +117,11 @@ async fn restart<S: Subject>(checks: bool) -> Restarted {
     Restarted { dead, checks, checks_of_hot_uses: server.checks() }
 }
 
-/// The counts of the tasks. All accesses are Relaxed, because the tasks are joined before the counts are read.
+/// The tasks' counts. All accesses are Relaxed, because the tasks are joined before the counts are read.
 struct Renewed {
     served: u32,
     refused: u32,
-    /// Uses of an outdated connection: a renewal had already replaced it when the check-out began.
+    /// Uses of outdated connections, which a renewal had replaced before the check-out began.
     old: u32,
 }
 

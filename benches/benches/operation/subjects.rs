@@ -51,7 +51,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
     /// Checks in a connection that its user has found dead.
     fn discard(guard: Self::Guard) -> impl Future<Output = ()> + Send;
 
-    /// Replaces all connections. Returns `false` if the pool has no call for this.
+    /// Replaces all connections. Returns `false` if the pool does not support this.
     fn renew(&self) -> bool {
         false
     }
@@ -75,7 +75,7 @@ impl Establish for Opener {
     }
 }
 
-/// wharf with the default policy of checks.
+/// wharf with the default check policy.
 pub struct Wharf(wharf::Pool<Opener>);
 
 impl Subject for Wharf {
@@ -136,7 +136,7 @@ impl Manager for Recycler {
     }
 }
 
-/// deadpool. Its call to replace connections removes only the idle connections. It has no minimum and no lifetime.
+/// deadpool. Its method for replacing connections removes only the idle ones. It has no minimum and no lifetime.
 pub struct Deadpool(deadpool::managed::Pool<Recycler>);
 
 impl Subject for Deadpool {
@@ -191,7 +191,7 @@ impl bb8::ManageConnection for Validator {
     }
 }
 
-/// bb8. It has no call to replace connections.
+/// bb8. It has no method for replacing connections.
 pub struct Bb8(bb8::Pool<Validator>);
 
 impl Subject for Bb8 {
@@ -234,7 +234,7 @@ impl Source {
     }
 }
 
-/// sqlx. It has no call to replace connections.
+/// sqlx. It has no method for replacing connections.
 pub struct Sqlx(sqlx_core::pool::Pool<Nothing>);
 
 impl Subject for Sqlx {

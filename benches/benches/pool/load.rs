@@ -76,7 +76,7 @@ pub struct Length {
     pub wind_down: Duration,
 }
 
-/// The results of rounds that only count.
+/// The results of the rounds that only count operations.
 pub struct Throughput {
     /// Wall-clock nanoseconds per check-out and check-in.
     pub nanos_per_op: f64,
@@ -87,7 +87,7 @@ pub struct Throughput {
     pub lost: usize,
 }
 
-/// The results of rounds that record every operation.
+/// The results of the rounds that record every operation.
 pub struct Waits {
     /// Microseconds from the first poll of a check-out to its return.
     pub p50: f64,
@@ -197,7 +197,7 @@ impl Prefixes {
     }
 }
 
-/// Records the check-outs of a task, which calls it at both ends of each check-out.
+/// Records the check-outs of a task, which calls it before and after each check-out.
 trait Record: Send + 'static {
     /// Called right before the first poll.
     fn arrive(&mut self);

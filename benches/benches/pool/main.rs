@@ -20,7 +20,7 @@
 //!
 //! # Duration
 //!
-//! All of this takes about ten minutes on two cores; more cores make the series `cores` longer. `WHARF_BENCH_SECONDS`
+//! All of this takes about ten minutes on two cores; more cores make the `cores` series longer. `WHARF_BENCH_SECONDS`
 //! sets a different length, in seconds; the default is 240. criterion's `--quick` has the same effect as 60, and also
 //! makes criterion itself stop early. A filter, such as `hit` in `cargo bench --bench pool -- hit`, applies to
 //! criterion's groups as a regular expression. In the rounds, it selects every "case/subject" that contains the
@@ -162,7 +162,7 @@ impl Case {
     }
 }
 
-/// A subject whose type is erased: the functions that were compiled for it.
+/// A type-erased subject: the functions that were compiled for it.
 struct Entry {
     name: &'static str,
     runs: Vec<(Case, fn() -> Run)>,

@@ -44,7 +44,7 @@ pub fn hit_one_task<S: Subject>() -> Run {
 /// The check-out and check-in pairs of both tasks are timed by the wall clock, from the first start to the last finish.
 /// A pool that scales takes half as long per pair as with one task. A pool whose threads write to a shared cache line
 /// takes longer. The tasks take pairs from a common counter, a thousand at a time, so that both finish together. With
-/// fixed shares, a disturbance of one core would leave its task running alone at the end.
+/// fixed shares, a disturbance on one core would leave its task running alone at the end.
 ///
 /// Each task is guaranteed a separate worker; see [`Gate`].
 pub fn hit_two_tasks<S: Subject>() -> Run {

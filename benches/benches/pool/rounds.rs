@@ -8,7 +8,7 @@
 //! while affects all subjects alike.
 //!
 //! Virtual machines also run at different speeds, depending on where the host places their processors. A neighbour on
-//! the same physical core slows one of them down, and two processors that are far apart make every shared cache line
+//! the same physical core slows a processor down, and two processors that are far apart make every shared cache line
 //! expensive. The row of speed-ups shows how much the second core adds. The floor's threads do not share anything, so
 //! the floor's speed-up is the speed-up of the machine.
 

@@ -64,7 +64,7 @@ impl EventFile {
         Ok(Self { queue, thread })
     }
 
-    /// Returns a subscriber that queues the events for the writer, as long as there is room.
+    /// Returns a subscriber that queues events for the writer while there is room.
     pub fn subscriber(&self) -> impl Subscriber {
         let queue = self.queue.clone();
         move |event: &PoolEvent| {
@@ -72,7 +72,7 @@ impl EventFile {
         }
     }
 
-    /// Waits until all events so far are written, and closes the file.
+    /// Waits until all events so far have been written, and closes the file.
     pub fn finish(self) -> io::Result<Written> {
         // ORD: Release; pairs with the Acquire in `write`. The writer then finds all events that arrived before this
         // call.

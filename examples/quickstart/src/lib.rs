@@ -73,7 +73,7 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         return Err(error.into());
     }
 
-    // The file is created only once the server has answered, because it may hold the result of an earlier run.
+    // The file may already hold the result of an earlier run, so it is not overwritten until the server has answered.
     let events = match &arguments.events {
         None => None,
         Some(path) => match File::create(path).and_then(|file| EventFile::start(file, events::ROOM)) {

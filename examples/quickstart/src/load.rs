@@ -119,7 +119,7 @@ impl Results {
     }
 }
 
-/// Returns the time within which this fraction of the operations of a histogram completed, in nanoseconds.
+/// Returns the time within which this fraction of a histogram's operations completed, in nanoseconds.
 pub fn quantile(times: &Histogram, fraction: f64) -> Option<u64> {
     times.quantile_bucket(fraction).expect("the fraction is valid").map(|bucket| bucket.end())
 }
@@ -169,7 +169,7 @@ async fn work(client: Client, number: u32, begun: Instant, stop: Arc<AtomicBool>
     let ping = rawdoc! { "ping": 1 };
     let find = rawdoc! { "find": COLLECTION, "filter": { "_id": i64::from(number % DOCUMENTS) } };
     for turn in 1_u32.. {
-        // Relaxed: the load reads nothing else.
+        // Relaxed: the flag publishes nothing.
         if stop.load(Ordering::Relaxed) {
             break;
         }

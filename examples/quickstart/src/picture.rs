@@ -15,7 +15,8 @@ pub struct Moment {
     pub whole: Duration,
     /// The operations per second between successive moments, the latest last.
     pub rates: Vec<u64>,
-    /// The times of the operations since the last moment, in nanoseconds: the median, the 99th percentile, the longest.
+    /// The times of the operations since the last moment, in nanoseconds: the median, the 99th percentile and the
+    /// longest.
     pub latencies: [Option<u64>; 3],
     pub errors: u64,
     /// The longest time without a success so far.

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 /// Sends a request to `host:port`. Returns the status and the body of the response.
 ///
-/// It uses HTTP/1.0, in which the body extends to the end of the stream.
+/// The request uses HTTP/1.0, in which the body extends to the end of the stream.
 ///
 /// # Errors
 ///

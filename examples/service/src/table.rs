@@ -13,11 +13,11 @@ pub struct Line {
     pub now: PoolRow,
     /// Check-outs per second, including hits.
     pub check_outs: f64,
-    /// The share of check-outs that found a connection at once, 0 to 1. `None` without check-outs.
+    /// The share of check-outs that found a connection at once, from 0 to 1. `None` if there were no check-outs.
     pub hits: Option<f64>,
-    /// The median of the waits, in nanoseconds. `None` without waits.
+    /// The median of the waits, in nanoseconds. `None` if there were no waits.
     pub p50: Option<u64>,
-    /// The 99th percentile of the waits, in nanoseconds. `None` without waits.
+    /// The 99th percentile of the waits, in nanoseconds. `None` if there were no waits.
     pub p99: Option<u64>,
     /// Check-outs that reached a time limit.
     pub timeouts: u64,

@@ -23,9 +23,9 @@ use crate::http;
 use crate::pools::PoolRow;
 use crate::table::{json, lines, render};
 
-/// Shows pools live: connections, check-outs a second, hits, waits, time-outs.
+/// Shows pools live: connections, check-outs a second, hits, waits, timeouts.
 ///
-/// Without --service it shows two pools of a load in this process, on a server in this process. q, Ctrl-C or a signal
+/// Without --service it shows two pools under load, with the load and the server in this process. q, Ctrl-C or a signal
 /// stops it. If the output is not a terminal, it prints one table after the first interval. It uses no colours.
 #[derive(Debug, Parser)]
 #[command(name = "top")]
@@ -277,7 +277,7 @@ impl Demo {
 
 async fn work(pool: Pool<Endpoint>, stop: Arc<AtomicBool>) {
     let ping = rawdoc! { "ping": 1 };
-    // Relaxed: the load reads nothing else.
+    // Relaxed: the flag publishes nothing.
     while !stop.load(Ordering::Relaxed) {
         if pool.run_command("admin", &ping).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,4 +1,4 @@
-//! Replies of servers in a SASL conversation.
+//! A server's replies in a SASL conversation.
 
 use std::sync::LazyLock;
 
@@ -33,7 +33,7 @@ fn sasl(bytes: &[u8]) -> bool {
     true
 }
 
-/// The example of RFC 7677.
+/// The example from RFC 7677.
 const NONCE: &str = "rOprNGfwEbeRWgbNEkqO";
 const FIRST: &[u8] = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
 const FINAL: &[u8] = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";

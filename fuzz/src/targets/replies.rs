@@ -51,8 +51,8 @@ fn reply(bytes: &[u8]) -> bool {
             assert_eq!(reply.as_bytes(), bytes);
             let shown = error.to_string();
             assert!(shown.contains(&code.to_string()));
-            // The error is shown on one line for any reply. It contains the server's message verbatim, unless that
-            // message needs escapes.
+            // Whatever the reply, the error is shown on one line. It contains the server's message verbatim, unless
+            // that message needs escapes.
             assert!(!shown.contains(char::is_control));
             let is_plain = |c: char| c == ' ' || (c.is_ascii_graphic() && c != '\\');
             assert!(!message.chars().all(is_plain) || shown.contains(message.as_str()));

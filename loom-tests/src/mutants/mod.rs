@@ -1,13 +1,14 @@
-//! The catalogue of mutants: faults of the pool, each of which a model must catch.
+//! The catalogue of mutants: faults in the pool, each of which a model must catch.
 //!
 //! A mutant that weakens an ordering is in `src`, at the access: `unless_mutant("name", Ordering::…)`. All other
 //! mutants are here, so that the shipping code contains no faults. A [`Mutant`] names fragments of a file in `src` and
 //! their replacements.
 //!
-//! [`instrument`] makes the replacements in a copy of the file, each as `if crate::pool::sync::mutant("name") { wrong }
-//! else { right }`. So one build, made by [`instrumented`](crate::instrumented), contains all mutants. The environment
-//! variable `WHARF_MUTANT` selects one of them. The test `proof` does not need that build to check that each fragment
-//! is where the catalogue says it is.
+//! [`instrument`] makes the replacements in a copy of the file, each as
+//! `if crate::pool::sync::mutant("name") { wrong } else { right }`. A single build, made by
+//! [`instrumented`](crate::instrumented), therefore contains all mutants. The environment variable `WHARF_MUTANT`
+//! selects one of them. The test `proof` does not need that build to check that each fragment is where the catalogue
+//! says it is.
 //!
 //! # Fragments
 //!
@@ -30,7 +31,7 @@ use std::iter::Peekable;
 use std::ops::Range;
 use std::path::Path;
 
-/// A fault of the pool.
+/// A fault in the pool.
 pub struct Mutant {
     /// The name in `WHARF_MUTANT` and in the list of negative controls.
     pub name: &'static str,

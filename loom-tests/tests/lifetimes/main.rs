@@ -1,4 +1,4 @@
-//! A stress test of lifetimes under AddressSanitizer, because models and safe tests do not notice accesses to freed
+//! A stress test of lifetimes under AddressSanitizer, because models and ordinary tests do not notice accesses to freed
 //! memory.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!     cargo +nightly test -p wharf-loom-tests --target x86_64-unknown-linux-gnu --test lifetimes
 //! ```
 //!
-//! Threads check out connections of pools that other threads are replacing, closing and clearing. They cancel
+//! Threads check out connections from pools that other threads are replacing, closing and clearing. They cancel
 //! check-outs, leak waiting check-outs, and leave behind wakers that panic. They return connections on other threads,
 //! broken or undrained, and after their pool is gone, so a thread's note often names a pool that no longer exists. Two
 //! more threads make thousands of check-outs wait at once; see `bursts`.
@@ -247,7 +247,7 @@ impl World {
                     yield_now().await;
                     parcel.write(3);
                 });
-                // The use may be interrupted.
+                // The use of the connection may be interrupted.
                 let _ = self.runtime.block_on(used);
             }
             3..6 => {

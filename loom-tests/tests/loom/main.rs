@@ -31,9 +31,9 @@
 //! # A gap in loom
 //!
 //! loom (0.7.2) remembers only the last access to an atomic when it looks for orders to try. When two threads load one
-//! after the other, it forgets the first load. So it never tries the second thread's compare-and-swap before that load.
-//! With loom's own atomics, nine of the mutants survive, and the ABA model without a bound passes after 21 executions
-//! instead of 161,622. `src/pool/sync/explored.rs` closes the gap.
+//! after the other, it forgets the first load, and so never tries the second thread's compare-and-swap before that
+//! load. With loom's own atomics, nine of the mutants survive, and the ABA model without a bound passes after 21
+//! executions instead of 161,622. `src/pool/sync/explored.rs` closes the gap.
 //!
 //! # Models
 //!

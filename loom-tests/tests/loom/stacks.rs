@@ -32,7 +32,7 @@ impl Kept {
         if self.size == size { self.stacks.pop() } else { None }
     }
 
-    /// Keeps a stack, and returns whether it is kept.
+    /// Keeps a stack if its size fits and there is room, and returns whether it was kept.
     fn keep(&mut self, stack: *mut c_void, size: size_t) -> bool {
         let is_kept = self.size == size && self.stacks.len() < MOST;
         if is_kept {
@@ -76,8 +76,8 @@ unsafe extern "C" fn mmap(
     ptr::with_exposed_provenance_mut(mapped as usize)
 }
 
-/// Unmaps memory, or keeps it if it has the size of the stacks. Any such memory can be reused as a stack, because each
-/// owner protects the lowest page of its stack again.
+/// Unmaps memory, or keeps it if it is as large as the kept stacks. Any such memory can be reused as a stack, because
+/// each new owner protects the lowest page again.
 ///
 /// # Safety
 ///

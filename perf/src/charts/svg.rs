@@ -137,7 +137,7 @@ impl Canvas {
         let left = MARGIN + 10.0 + widest(panel.subjects.iter().cloned());
         let right = WIDTH - MARGIN - 4.0 - widest(figures(panel).map(shown));
         let axis = Axis {
-            // The bars of a logarithmic axis start at least a decade below the end of the shortest bar.
+            // Bars on a logarithmic axis start at least a decade below the end of the shortest bar.
             low: if panel.logarithmic { decade(panel).0 / 10.0 } else { 0.0 },
             high: figures(panel).map(value).fold(f64::MIN_POSITIVE, f64::max),
             logarithmic: panel.logarithmic,
@@ -177,7 +177,8 @@ impl Canvas {
         self.paragraph(&panel.axis, SMALL, "quiet");
     }
 
-    /// Draws a line for each subject over the numbers of the rows' labels, on logarithmic axes.
+    /// Draws a line for each subject on logarithmic axes, with the numbers in the rows' labels along the horizontal
+    /// axis.
     fn lines(&mut self, chart: &Chart, panel: &Panel, across: &str) {
         const DECADE: f64 = 50.0;
         self.paragraph(&panel.axis, SMALL, "quiet");
@@ -240,7 +241,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// Returns places near the wanted places such that no two labels overlap. No place is below the bottom.
+/// Returns positions close to the wanted ones, such that no two labels overlap. No position is below the bottom.
 pub fn spread(wanted: &[f64], bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&one, &other| wanted[one].total_cmp(&wanted[other]));

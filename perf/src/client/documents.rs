@@ -63,7 +63,7 @@ impl Work {
         }
     }
 
-    /// Returns the limit that is claimed for the ratio of the client's CPU time to that of each other subject.
+    /// Returns the claimed limit for the ratio of the client's CPU time to that of each other subject.
     fn limit(self) -> Limit {
         Limit::AtMost(match self {
             Self::Find | Self::Insert => 0.8,
@@ -104,7 +104,7 @@ pub struct DocumentsResult {
     pub seconds: f64,
     /// CPU time in user space and in the kernel.
     pub cpu_seconds: f64,
-    /// The number of allocations of all operations, on the only thread that does any work.
+    /// The number of allocations that all operations made, on the only thread that does any work.
     pub allocations: u64,
 }
 

@@ -261,7 +261,7 @@ fn field(message: &[u8], at: usize) -> i32 {
     i32::from_le_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]])
 }
 
-/// Returns the hello reply of a standalone server of version 6.0 with sessions.
+/// Returns the hello reply of a standalone 6.0 server that supports sessions.
 fn hello() -> RawDocumentBuf {
     rawdoc! {
         "isWritablePrimary": true,

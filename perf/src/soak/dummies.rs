@@ -58,7 +58,7 @@ impl Drop for Dummy {
     }
 }
 
-/// Opens connections at once, after a while, or not at all, and rejects some of the connections that it checks.
+/// Opens connections immediately, after a while, or not at all, and rejects some of the connections that it checks.
 struct Moody(Arc<Counts>);
 
 impl Moody {
@@ -155,8 +155,8 @@ pub fn soak(length: Duration, most: u64) -> Result<Half, Failure> {
     })
 }
 
-/// Returns three pools: one with the shortest paths, one with connections that wear out, and one that checks its
-/// connections before each use.
+/// Returns three pools: one whose calls take the shortest paths, one with connections that wear out, and one that
+/// checks its connections before each use.
 fn pools(runtimes: &[Runtime; 2], counts: &Arc<Counts>) -> Result<[Pool<Moody>; POOLS], Failure> {
     let options = PoolOptions::default().max_pool_size(MOST).max_connecting(4);
     let milliseconds = Duration::from_millis;
@@ -178,12 +178,12 @@ impl Soaked {
         Instant::now() < self.end && self.counts.served.load(Ordering::Relaxed) < self.most
     }
 
-    /// Returns a random pool, most of the time the one with the shortest paths.
+    /// Returns a random pool, usually the one whose calls take the shortest paths.
     fn pool(&self, dice: &mut Dice) -> &Pool<Moody> {
         &self.pools[(dice.roll(16) as usize).saturating_sub(16 - POOLS)]
     }
 
-    /// Uses a connection. Now and then, breaks it, leaves it undrained, discards it, or takes it out of its pool.
+    /// Uses a connection. Occasionally breaks it, leaves it undrained, discards it, or takes it out of its pool.
     fn end_burst(&self, mut connection: Connection<Moody>, dice: &mut Dice) {
         self.begin_use(&connection);
         thread::yield_now();
@@ -301,8 +301,8 @@ fn disturb(soaked: &Soaked, runtime: &Handle) -> u64 {
             }
             1 => pool.renew(),
             2 => {
-                // The size is sufficient most of the time, because a check-out that waits takes as long as a hundred
-                // that do not.
+                // Most of the sizes are sufficient, because a check-out that waits takes as long as a hundred that do
+                // not.
                 let (least, most) = if dice.roll(4) == 0 { (1, ENOUGH / 4) } else { (ENOUGH, MOST) };
                 let most = least + dice.roll(u64::from(most - least)) as u32;
                 resize(pool, most, dice.roll(u64::from(most) + 1) as u32);

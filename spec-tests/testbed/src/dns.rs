@@ -22,7 +22,7 @@ const TTL: u32 = 86_400;
 #[derive(Debug, Default, Clone)]
 pub struct Zone {
     records: Vec<Record>,
-    /// The names that fail: their questions are answered with this error, or not at all if it is `None`.
+    /// The names that fail: questions about them are answered with this error, or not at all if it is `None`.
     failures: BTreeMap<String, Option<ResponseCode>>,
 }
 

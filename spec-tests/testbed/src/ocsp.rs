@@ -113,7 +113,7 @@ pub struct ResponseOptions {
     pub by_key: bool,
     /// Whether the response identifies the issuer by SHA-256 instead of SHA-1.
     pub sha256: bool,
-    /// The age of the response in seconds. Negative if the response does not become valid for that many seconds.
+    /// The age of the response in seconds. Negative if the response becomes valid only that many seconds from now.
     pub age: i64,
     /// How many more seconds the response is valid for. Negative if it expired that many seconds ago.
     pub holds: Option<i64>,

@@ -21,7 +21,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// The fault of the connections that are opened from now on.
+/// The fault that applies to connections opened from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Cut(Direction, u64),
@@ -74,7 +74,7 @@ impl Relay {
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     pub async fn start(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;

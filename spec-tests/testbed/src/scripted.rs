@@ -158,7 +158,7 @@ async fn follow(
                 Answer::Reply(_) | Answer::Hang => {}
                 Answer::More(document) => {
                     stream.write_all(&reply(header, Flags::MORE_TO_COME, &document)?).await?;
-                    // With `moreToCome`, the next reply responds to this reply instead of the request.
+                    // With `moreToCome`, the next reply responds to this reply instead of to the request.
                     header.request_id = REPLY;
                     continue;
                 }

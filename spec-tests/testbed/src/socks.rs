@@ -1,4 +1,4 @@
-//! A SOCKS5 proxy (RFC 1928, RFC 1929), with or without a login, that can fail at each of its messages.
+//! A SOCKS5 proxy (RFC 1928, RFC 1929), with or without a login, that can fail at any of its messages.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,7 +33,7 @@ pub enum SocksFault {
     Close(SocksMessage),
     /// The proxy answers with zeros.
     Garbage(SocksMessage),
-    /// The proxy answers the request with this reply code, such as 5, connection refused.
+    /// The proxy answers the request with this reply code, such as 5 (connection refused).
     Refuse(u8),
 }
 
@@ -78,7 +78,7 @@ impl SocksProxy {
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     pub async fn start(options: SocksOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;

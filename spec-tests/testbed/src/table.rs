@@ -1,4 +1,4 @@
-//! The table of the results of the official suites. The tests print it even when they pass.
+//! The results table of the official suites. The tests print it even when they pass.
 //!
 //! Each test binary prints its own rows, and keeps them in a separate file beside the binaries. The tests of this package
 //! run last in `cargo test --workspace`, and print the rows of all test binaries.

@@ -171,7 +171,7 @@ async fn first_message_travels_with_hello_and_saves_a_round_trip() {
         drop(connect(&server.address(), credential).await.unwrap());
         Server::requests(&mut root).await - before - 1
     };
-    // Hello and the proof.
+    // Two round trips: hello and the proof.
     assert_eq!(round_trips(Credential::new("both", "both")).await, 2);
     assert_eq!(round_trips(Credential::new("both", "both").mechanism(Mechanism::ScramSha256)).await, 2);
     assert_eq!(round_trips(Credential::new("sha1", "sha1").mechanism(Mechanism::ScramSha1)).await, 2);

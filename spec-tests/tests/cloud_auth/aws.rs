@@ -15,7 +15,7 @@ pub fn credential(cloud: CloudEnvironment) -> Credential {
     Credential::of(Mechanism::MongoDbAws).cloud_environment(cloud)
 }
 
-/// Returns a response such as ECS and EC2 send, with credentials that are valid for `seconds`.
+/// Returns a response like those of ECS and EC2, with credentials that are valid for `seconds`.
 pub fn answer(id: &str, seconds: u64) -> String {
     let expiration = SystemTime::now() + Duration::from_secs(seconds);
     let expiration = bson::DateTime::from_system_time(expiration).try_to_rfc3339_string().unwrap();
@@ -25,7 +25,7 @@ pub fn answer(id: &str, seconds: u64) -> String {
     )
 }
 
-/// Starts the metadata service of EC2, which calls `credentials` for each request for credentials.
+/// Starts a simulated EC2 metadata service, which calls `credentials` for each request for credentials.
 async fn ec2(credentials: impl Fn() -> Answer + Send + Sync + 'static) -> HttpServer {
     HttpServer::start(move |seen| match &*seen.line {
         "PUT /latest/api/token" => Answer::ok("token-of-the-metadata\n"),
@@ -161,7 +161,7 @@ async fn web_identity_is_exchanged_for_credentials() {
             _ => assert_eq!(name, "app%201"),
         }
     }
-    // Keys in variables take precedence over a web identity.
+    // Keys in environment variables take precedence over a web identity.
     let cloud = variables(&[set[0], set[1], ("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)]);
     assert!(shown(&connect(&server, credential(cloud)).await.unwrap_err()).contains("the network failed"));
 }

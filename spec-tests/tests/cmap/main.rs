@@ -1,6 +1,6 @@
 //! The tests of the CMAP specification, and additional tests in the same format.
 //!
-//! The specification's `cmap-format` describes the files. Files of `style: unit` use connections without a server, in
+//! The specification's `cmap-format` describes the files. Files with `style: unit` use connections without a server, in
 //! virtual time. The pool reads tokio's clock, which is paused while a task can run and then jumps to the next timer. A
 //! file therefore takes no real time, and its outcome does not depend on the machine. Files with `style: integration`
 //! run against a real `mongod`, with its fail points, in real time.
@@ -219,7 +219,7 @@ fn own_cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmap/cases")
 }
 
-/// Returns the names of a folder's files as test names: without the extension, and with underscores for hyphens.
+/// Returns the names of a folder's files as test names: without the extension, and with underscores instead of hyphens.
 fn names_in(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let files = entries.map(|entry| entry.unwrap().path());

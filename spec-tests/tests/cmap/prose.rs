@@ -75,7 +75,7 @@ async fn prose_3_a_connection_string_specifies_all_pool_options() {
     assert_eq!(options.pool, in_code());
     let created = options_of_created_pools(&options).await;
     assert_eq!(created, ADDRESSES.map(|address| (address.to_owned(), given())).into());
-    // Options that are not given have their defaults.
+    // Options that are not given have their default values.
     let default = Options::from_uri("mongodb://a.example").await.unwrap();
     assert_eq!(default.pool, PoolOptions::default());
 }

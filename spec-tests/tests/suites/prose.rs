@@ -1,5 +1,5 @@
 //! The prose tests of the specifications. `prose.txt` lists each of them with the tests that run it, or with the reason
-//! there is none.
+//! why there are none.
 //!
 //! A line that begins with `==` names a document of the specifications: its path, the heading above its prose tests,
 //! and the form of their titles. The titles are the innermost `headings`, the `sections` (headings of the next level),

@@ -136,8 +136,8 @@ arguments! {
     };
 }
 
-/// Sets the options among the arguments on a builder. Each option is named after the builder's method. Its row contains
-/// the argument's name and type; `_` stands for the type that the method takes.
+/// Takes the options from the arguments, and sets them on a builder. Each option is named after the builder's method.
+/// Its row contains the argument's name and type; `_` stands for the type that the method takes.
 macro_rules! options {
     ($arguments:expr, $builder:expr; $($option:ident),* $(,)?) => {{
         let mut builder = $builder;

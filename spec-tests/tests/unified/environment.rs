@@ -72,7 +72,8 @@ impl Environment {
         let version = run(doc! { "buildInfo": 1 }).await.get_str("version").unwrap().to_owned();
         let version = serde_json::from_value(version.split('-').next().unwrap().into()).unwrap();
         let parameters = run(doc! { "getParameter": "*" }).await;
-        // The clients of the individual servers use the name and password from the connection string, if it has them.
+        // The clients of the individual servers use the user name and password from the connection string, if it has
+        // them.
         let user = uri.trim_start_matches("mongodb://").split_once('@').map(|(user, _)| format!("{user}@"));
         let has_users = user.is_some();
         let user = user.unwrap_or_default();

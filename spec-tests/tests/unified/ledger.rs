@@ -36,7 +36,7 @@ pub fn entry(which: Which, file: &str, case: &str) -> Option<&'static Entry> {
     ledger().find(is_of)
 }
 
-/// Returns all cases of the ledger: the client, the file and the description.
+/// Returns all cases in the ledger: the client, the file and the description.
 pub fn cases() -> impl Iterator<Item = (Which, &'static str, &'static str)> {
     ledger().flat_map(|entry| {
         let cases = move |&which: &Which| entry.cases.iter().map(move |&case| (which, entry.file, case));
@@ -56,7 +56,7 @@ const fn newer(file: &'static str, cases: &'static [&'static str], reason: &'sta
     Entry { editions: NEWEST, ..single(file, cases, reason) }
 }
 
-// Why cases of the single client fail: all by design.
+// The reasons why cases fail on the single client; all of these failures are by design.
 const MONITORS: &str = "the single client has no task that monitors servers or fills pools between calls";
 const CHECKS: &str = "connections of the single client serve the checks, too, and these have events of the pool";
 const OPENED_BY_A_CHECK: &str = "the single client runs the operation on the connection on which it has checked the server, so \

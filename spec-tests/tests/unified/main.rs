@@ -1,7 +1,7 @@
 //! The official suites in the unified test format, run against real servers: a standalone, five replica sets of three
 //! members, a replica set of one member behind the runner's load balancer, and a standalone and a replica set of one
 //! member that require authentication. Both the asynchronous client and the single client run all suites; the rows and
-//! failures of the single client carry its name.
+//! failures of the single client are labelled with its name.
 //!
 //! A case runs on a replica set if its requirements allow that, otherwise on the standalone. The five replica sets
 //! take files from one queue, because a case spends most of its time waiting. The servers with authentication run only
@@ -85,7 +85,7 @@ const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_managemen
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
 /// The prefixes of the names of files whose cases set short limits: a few tens of milliseconds for a command, or 250 ms
-/// for a handshake that computes a key. On a busy machine such a limit may expire before a command that should have
+/// for a handshake that computes a key. On a busy machine, such a limit may expire although the command should have
 /// completed in time. A failing case is therefore run again, and must pass in most of [`RUNS`] runs. The tests print
 /// which cases were run again.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
@@ -238,9 +238,9 @@ fn place<'e>(
             .or_else(|| environment.refuses(requirements(&test.run_on_requirements)));
         match refusal {
             None => return Ok(environment),
-            // If a deployment has the right topology, its missing features say more than another deployment's wrong
-            // topology. If several deployments have the right topology, report the last deployment's missing features:
-            // it is a server with users, which lacks nothing else.
+            // If a deployment has the right topology, its missing features are a more useful reason than another
+            // deployment's wrong topology. If several deployments have the right topology, report the last deployment's
+            // missing features: it is a server with users, which lacks nothing else.
             Some(refusal) if why.as_deref().is_none_or(is_of_topology) || !is_of_topology(&refusal) => {
                 why = Some(refusal)
             }
@@ -325,7 +325,7 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
         let address = standalone.address().to_string();
         let alone = Environment::new(format!("mongodb://{address}/?"), Topology::Single, &[address]).await;
         let server = balanced.addresses()[0];
-        // The first load balancer has one service, the second has two.
+        // The first load balancer has one service, and the second has two.
         let balancers = [Balancer::start(server, 1).await.unwrap(), Balancer::start(server, 2).await.unwrap()];
         let [uri, of_two] =
             [0, 1].map(|balancer: usize| format!("mongodb://{}/?loadBalanced=true", balancers[balancer].address()));

@@ -1,6 +1,6 @@
 //! The spans that a case expects, and the spans that its clients create.
 //!
-//! A subscriber of `tracing` collects the spans. With the `opentelemetry` feature, an exporter for each client also
+//! A `tracing` subscriber collects the spans. With the `opentelemetry` feature, an exporter for each client also
 //! collects them. A case must pass with the subscriber and with the exporters.
 
 use std::cell::RefCell;
@@ -171,7 +171,7 @@ impl Collector {
     }
 }
 
-/// The spans of a client that go to a tracer of OpenTelemetry.
+/// The spans of a client that go to an OpenTelemetry tracer.
 #[derive(Default)]
 pub struct Exported {
     #[cfg(feature = "opentelemetry")]

@@ -64,7 +64,7 @@ impl Stop {
         }
     }
 
-    /// Returns the replies of the server that report the error, and the write concern error within the first of them.
+    /// Returns the server's replies that report the error, and the write concern error within the first of them.
     fn responses(&self) -> Vec<Document> {
         let mut responses: Vec<Document> = Vec::new();
         if let Some(error) = self.client_error().and_then(ClientError::server_error) {
@@ -178,7 +178,7 @@ impl Stop {
                 .or_else(|error| fails(format!("writeConcernErrors: {error}")))?;
         }
         if let Some(result) = &expected.expect_result {
-            // An error before the first write has no result in wharf, so an empty result is compared.
+            // In wharf, an error before the first write has no result, so an empty result is used for the comparison.
             let actual = match failure {
                 Some(failure) => failure.partial_result.as_ref().map(bulk_of_client),
                 None => Some(partial_bulk(self.write_failure().map_or(&Written::default(), |of| &of.written))),

@@ -206,7 +206,8 @@ fn link_local_address_keeps_its_zone() {
 
 #[test]
 fn password_in_any_part_is_not_repeated() {
-    // A password that is not percent-encoded, or has no host after it, can end up in any other part.
+    // A password that is not percent-encoded, or has no host after it, can be mistaken for any other part of the
+    // string.
     let uris = [
         "mongodb://ada:hunter2",
         "mongodb://ada:hunter2swordfish",
@@ -233,7 +234,7 @@ fn password_in_any_part_is_not_repeated() {
         "mongodb://host/?tlsCertificateKeyFilePassword=hunter2%",
         "mongodb://ada:hunter2@host/?authMechanism=MONGODB-AWS",
         "mongodb://host/?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:hunter2",
-        // The password ends up in a value that is refused, alone or together with other options.
+        // The password ends up in a value that is refused, either on its own or in combination with other options.
         "mongodb://u@host/?authMechanism=MOada:hunter2@x",
         "mongodb://host/?readPreferenceTags=ada:hunter2@x",
         "mongodb://u@host/?authMechanism=MONGODB-X509&authSource=ada:hunter2@x",

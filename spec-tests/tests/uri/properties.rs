@@ -12,7 +12,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
 }
 
-/// Random strings made of pieces of connection strings, so that the parser does not refuse them at once.
+/// Random strings made of pieces of connection strings, so that the parser does not refuse them immediately.
 fn near_miss() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("mongodb://".to_owned()),

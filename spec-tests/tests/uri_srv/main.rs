@@ -4,8 +4,8 @@
 //! `srv_seedlist` and asserts the seeds and the options. Another test runs them with a client against scripted servers.
 //! It asserts which servers the client finds, and that a ping succeeds (`hosts`, `numHosts`, `ping`).
 //!
-//! The prose tests of the name `localhost` are in `src/endpoint/options/srv.rs`, because the resolver answers for that name (RFC
-//! 6761) without asking a name server.
+//! The prose tests for the name `localhost` are in `src/endpoint/options/srv.rs`, because the resolver answers
+//! questions about that name itself (RFC 6761), without asking a name server.
 #![cfg(not(loom))]
 #![cfg(feature = "srv")]
 

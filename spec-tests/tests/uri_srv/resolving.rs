@@ -1,4 +1,4 @@
-//! Cases beyond the suite: errors and their messages, truncation, time limits, random choice.
+//! Cases beyond the suite: errors and their messages, truncation, time limits and random choice.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -276,7 +276,7 @@ async fn txt_record_gives_defaults_only() {
     assert_eq!(resolved.auth_source.as_deref(), Some("own"));
     assert_eq!(resolved.credential.unwrap().source.as_deref(), Some("own"));
 
-    // The sources of other mechanisms are fixed.
+    // The authentication sources of other mechanisms are fixed.
     let uri = "mongodb+srv://cluster.example.com/?authMechanism=MONGODB-X509&tlsCertificateKeyFile=ada.pem";
     let resolved = resolve(&server, uri).await.unwrap();
     assert_eq!(resolved.credential.as_ref().unwrap().effective_source(None), "$external");

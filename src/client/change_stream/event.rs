@@ -35,8 +35,8 @@ pub struct ChangeStreamEvent<T> {
     /// The collection or the database that changed. `None` if the stream was invalidated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns: Option<ChangeNamespace>,
-    /// The type of a new collection: `collection`, `timeseries` or `view`. Present only with `show_expanded_events`,
-    /// from MongoDB 8.1 on.
+    /// The type of a new collection: `collection`, `timeseries` or `view`. Present only with `show_expanded_events`, in
+    /// MongoDB 8.1 and later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns_type: Option<String>,
     /// The new namespace of a renamed collection.
@@ -63,7 +63,7 @@ pub struct ChangeStreamEvent<T> {
     /// The cluster time of the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_time: Option<Timestamp>,
-    /// The time of the change according to the server's clock. Present from MongoDB 6.0 on.
+    /// The time of the change according to the server's clock. Present in MongoDB 6.0 and later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_time: Option<DateTime>,
     /// The session of the transaction that the change belongs to.
@@ -116,15 +116,15 @@ pub struct ChangeNamespace {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct UpdateDescription {
-    /// The fields that were set, by their paths, with their new values.
+    /// The new values of the fields that were set, keyed by path.
     pub updated_fields: Document,
     /// The paths of the fields that were removed.
     pub removed_fields: Vec<String>,
-    /// The arrays that were truncated. Servers report them from MongoDB 4.7 on.
+    /// The arrays that were truncated. Reported by MongoDB 4.7 and later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub truncated_arrays: Vec<TruncatedArray>,
     /// The components of each ambiguous path, such as `a.0`, where `0` may be a field or an array index. Present only
-    /// with `show_expanded_events`, from MongoDB 6.1 on.
+    /// with `show_expanded_events`, in MongoDB 6.1 and later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disambiguated_paths: Option<Document>,
 }

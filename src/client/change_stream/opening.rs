@@ -118,7 +118,7 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         }
     }
 
-    /// Returns the same change stream, whose events serde reads as another type. For raw documents, use
+    /// Returns the same change stream, but with events that serde reads as another type. For raw documents, use
     /// `RawDocumentBuf`.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> Watch<'c, U, C> {
@@ -141,15 +141,15 @@ impl<'c, T, C: AnyClient> Watch<'c, T, C> {
         }
     }
 
-    /// Adds fields that have no method here to the `$changeStream` stage. The value can be anything that serde
-    /// serializes as a document.
+    /// Adds fields to the `$changeStream` stage, for options that have no method here. The value can be anything that
+    /// serde serializes as a document.
     pub fn stage(mut self, fields: impl Serialize) -> Self {
         self.stage.extend("stage", &fields);
         self
     }
 
-    /// Adds fields that have no method here to the `aggregate` command. The value can be anything that serde serializes
-    /// as a document. A field that the command already has, such as `cursor`, is refused.
+    /// Adds fields to the `aggregate` command, for options that have no method here. The value can be anything that
+    /// serde serializes as a document. A field that the command already has, such as `cursor`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {
         self.options.extend("options", &fields);
         self
@@ -258,7 +258,7 @@ impl<'c, T> IntoFuture for Watch<'c, T> {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`Client::run`]. If the server has opened a cursor, it is closed when the connection is
+    /// The same as for [`Client::run`]. If the server has opened a cursor, the cursor is closed when the connection is
     /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
     /// after ten minutes.
     fn into_future(self) -> Self::IntoFuture {
@@ -453,7 +453,7 @@ impl Plan {
             operation.command = operation.command.within(limit);
             operation.session = Some(plan.session.clone());
             // By now, the session may be in a transaction. The server would abort that transaction if the command were
-            // a part of it.
+            // part of it.
             operation.is_beside_transaction = resumes;
             if let Some(preference) = &plan.read_preference {
                 operation = operation.read_preference(preference);

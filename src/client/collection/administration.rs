@@ -186,7 +186,7 @@ pub struct CollectionSpecification {
     pub read_only: bool,
     /// The identifier. A view has none.
     pub uuid: Option<bson::Uuid>,
-    /// The index of `_id`, if there is one.
+    /// The index on `_id`, if there is one.
     pub id_index: Option<IndexSpecification>,
 }
 

@@ -17,8 +17,8 @@ use crate::endpoint::Limit;
 use crate::endpoint::wire::reply::whole_number;
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares an aggregation: a pipeline, as an array of stages. Await it to get a [`Cursor`] of documents or, after
-    /// [`typed`](Aggregate::typed), of any type.
+    /// Prepares an aggregation, whose pipeline is an array of stages. Await it to get a [`Cursor`] of documents or,
+    /// after [`typed`](Aggregate::typed), of any type.
     ///
     /// An aggregation whose pipeline ends in `$out` or `$merge` is a write: it uses the write concern, is not repeated
     /// after a network error, and returns no documents.
@@ -46,7 +46,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     /// after an unclean shutdown, or in a sharded cluster.
     ///
     /// This runs the `count` command: see its [behaviour][count] in the server's manual. With version 1 of the Stable
-    /// API and `apiStrict`, the command needs MongoDB 5.0.9. In earlier releases, the API lacked the command by
+    /// API and `apiStrict`, the command needs MongoDB 5.0.9, because earlier releases omitted it from the API by
     /// mistake.
     ///
     /// [count]: https://www.mongodb.com/docs/manual/reference/command/count/#behavior

@@ -18,18 +18,18 @@ use crate::client::session::SessionError;
 use crate::endpoint::Limit;
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares a command of the application's choice, on the primary. The command is a document, or any value that
-    /// serde serializes as a document. Await it to get the reply or, after [`typed`](RunCommand::typed), the reply as
-    /// any type. The client adds no read or write concern to the command.
+    /// Prepares a command of the application's choice, to run on the primary. The command is a document, or any value
+    /// that serde serializes as a document. Await it to get the reply or, after [`typed`](RunCommand::typed), the reply
+    /// as any type. The client adds no read or write concern to the command.
     #[track_caller]
     #[doc(alias = "run_raw_command")]
     pub fn run_command(&self, command: impl Serialize) -> RunCommand<'_, Document, C> {
         RunCommand { request: self.request_of_any(&command), reply: PhantomData }
     }
 
-    /// Prepares a command of the application's choice that opens a cursor, on the primary. Await it to get a [`Cursor`]
-    /// of documents or, after [`typed`](RunCursorCommand::typed), of any type. The client adds no read or write concern
-    /// to the command.
+    /// Prepares a command of the application's choice that opens a cursor, to run on the primary. Await it to get a
+    /// [`Cursor`] of documents or, after [`typed`](RunCursorCommand::typed), of any type. The client adds no read or
+    /// write concern to the command.
     ///
     /// ```no_run
     /// # async fn example(shop: wharf::Database) -> Result<(), wharf::ClientError> {
@@ -71,7 +71,7 @@ pub struct RunCommand<'c, T = Document, C = Client> {
 }
 
 impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
-    /// Returns the same command, whose reply serde deserializes as another type.
+    /// Returns the same command, but with a reply that serde deserializes as another type.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> RunCommand<'c, U, C> {
         RunCommand { request: self.request, reply: PhantomData }
@@ -126,8 +126,8 @@ impl<'c, T, C: AnyClient> RunCursorCommand<'c, T, C> {
         self
     }
 
-    /// Sets the type of the cursor that the command opens. By default the fields `tailable` and `awaitData` of the
-    /// command decide.
+    /// Sets the type of the cursor that the command opens. By default, the command's `tailable` and `awaitData` fields
+    /// decide.
     pub fn cursor_type(mut self, cursor_type: CursorType) -> Self {
         self.cursor_type = Some(cursor_type);
         self

@@ -59,8 +59,8 @@ impl<'c, T, C: AnyClient> Find<'c, T, C> {
     );
     cursor_options!();
 
-    /// Sets the maximum number of documents to return (`limit`). Zero means all. A negative number requests that many
-    /// in a single batch.
+    /// Sets the maximum number of documents to return (`limit`). Zero means all. A negative number requests as many as
+    /// its absolute value, in a single batch.
     pub fn limit(mut self, documents: i64) -> Self {
         self.request.body.set("limit", "limit", Shape::Any, &documents.saturating_abs());
         self.is_single_batch = documents < 0;

@@ -41,9 +41,9 @@ impl Client {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Returns a handle to a collection whose documents are values of type `T`. The collection inherits the read
-    /// preference, the concerns and the time limit of the database. Sends nothing: the server creates a collection when
-    /// its first document is inserted.
+    /// Returns a handle to a collection whose documents are values of type `T`. The collection inherits the database's
+    /// read preference, concerns and time limit. Sends nothing: the server creates a collection when its first document
+    /// is inserted.
     #[must_use]
     pub fn collection<T>(&self, name: impl Into<String>) -> Collection<T, C> {
         let namespace = Namespace { collection: name.into(), ..Namespace::clone(&self.namespace) };

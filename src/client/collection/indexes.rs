@@ -18,7 +18,8 @@ use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
 impl<T, C: AnyClient> Collection<T, C> {
-    /// Prepares the creation of an index. This has no effect if the index exists. Await it to get the index's name.
+    /// Prepares the creation of an index. This has no effect if the index already exists. Await it to get the index's
+    /// name.
     #[track_caller]
     pub fn create_index(&self, model: IndexModel) -> CreateIndex<'_, C> {
         CreateIndex { request: self.request("createIndexes"), model }
@@ -120,7 +121,7 @@ impl IndexModel {
     }
 }
 
-/// Serializes to the form that the server accepts. Without a call to [`name`](Self::name), the name is still missing.
+/// Serializes to the form that the server accepts. The name is missing unless [`name`](Self::name) was called.
 impl Serialize for IndexModel {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.fields.document().map_err(S::Error::custom)?.serialize(serializer)

@@ -127,8 +127,8 @@ pub(super) struct NewDocument {
 }
 
 impl NewDocument {
-    /// Writes a value as a document. `makes_room` leaves room for an `_id`, so that an `_id` can be added without
-    /// moving the document.
+    /// Writes a value as a document. If `makes_room` is true, leaves room in front, so that an `_id` can be added
+    /// without moving the document.
     pub fn of(argument: &'static str, value: &impl Serialize, makes_room: bool) -> Result<Self, ClientError> {
         let start = if makes_room { ROOM_FOR_ID } else { 0 };
         let bytes = encode_after(argument, value, "; insert several documents with insert_many", start)?;

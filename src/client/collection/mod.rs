@@ -224,7 +224,7 @@ impl<C> fmt::Debug for Database<C> {
 /// methods, then await it to send the command. Filters, updates and the values of options can be anything that serde
 /// serializes as a document: `doc!`, `rawdoc!`, or a struct.
 ///
-/// The methods have the names of the specification. [`Client::run`] and [`Client::write`] are the raw forms, which take
+/// The methods are named as in the specification. [`Client::run`] and [`Client::write`] are the raw forms, which take
 /// the commands as sent on the wire.
 pub struct Collection<T = Document, C = Client> {
     namespace: Arc<Namespace<C>>,

@@ -66,7 +66,7 @@ impl<T, C: AnyClient> Collection<T, C> {
 /// Which document [`Collection::find_one_and_update`] and [`Collection::find_one_and_replace`] return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReturnDocument {
-    /// The document before the change. The default.
+    /// The document before the change. This is the default.
     Before,
     /// The document after the change.
     After,

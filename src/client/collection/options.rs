@@ -1,8 +1,8 @@
 //! The options of commands. Each option has one row, with its documentation, its name here and in the protocol, and its
 //! type. Each builder picks the options that the specification defines for it.
 
-/// Declares the methods of a builder for the options that the macro call names. The brackets contain the builder's
-/// field whose document receives the options.
+/// Declares the methods of a builder for the options that the macro call names. The builder's field in brackets
+/// contains the document that receives the options.
 macro_rules! options {
     ([$($place:ident).+] $($option:ident),* $(,)?) => { options!(@rows [$($place).+] $($option)*); };
     (@rows $place:tt $($option:ident)*) => { $(options!(@row $place $option);)* };

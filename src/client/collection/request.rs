@@ -199,7 +199,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         }
     }
 
-    /// Runs a command on the primary whose reply contains a cursor over descriptions.
+    /// Runs, on the primary, a command whose reply contains a cursor over descriptions.
     pub fn list<T>(mut self, options: CursorOptions) -> impl Future<Output = Result<Cursor<T>, ClientError>> + Send {
         self.read_preference = Some(&PRIMARY);
         self.query(Verb::Aggregate, options)
@@ -220,7 +220,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
         Ok(write.options(self.body.finish()?))
     }
 
-    /// Adds the concerns, and returns the read preference. This call's settings come first, then the settings of its
+    /// Adds the concerns, and returns the read preference. This call's settings take precedence over those of its
     /// collection or database. In a transaction, the settings of the collection or database do not apply (Transactions,
     /// "Interaction with Read and Write Concern" and "Read Preference").
     pub fn inherit(&mut self, writes: bool) -> Result<Option<&'c ReadPreference>, ClientError> {
@@ -396,7 +396,7 @@ macro_rules! cursor_options {
 macro_rules! builder {
     ($name:ident $(<$t:ident $(: $bound:path)?>)? => $output:ty $(, $inherited:ident)*) => {
         impl<'c $(, $t)?, C: super::AnyClient> $name<'c $(, $t)?, C> {
-            /// Sets the session that the call belongs to. If the session is in a transaction, the call is a part of it.
+            /// Sets the session that the call belongs to. If the session is in a transaction, the call is part of it.
             pub fn session(mut self, session: &'c mut C::Session) -> Self {
                 self.request.session = Some(super::sealed::Session::running(session));
                 self
@@ -410,8 +410,9 @@ macro_rules! builder {
                 self
             }
 
-            /// Adds fields that have no method here to the command, under their names in the server's manual. The value
-            /// can be anything that serde serializes as a document. A field that the command already has is refused.
+            /// Adds fields to the command, under their names in the server's manual, for options that have no method
+            /// here. The value can be anything that serde serializes as a document. A field that the command already
+            /// has is refused.
             pub fn options(mut self, fields: impl serde::Serialize) -> Self {
                 self.request.body.extend("options", &fields);
                 self
@@ -504,8 +505,8 @@ mod tests {
 
     use super::*;
 
-    /// glibc's allocator serves blocks of up to 1032 bytes from a cache of the thread. Larger blocks cost about 3 % of
-    /// an `insert_one`.
+    /// glibc's allocator serves blocks of up to 1032 bytes from a per-thread cache. Larger blocks add about 3% to the
+    /// time of an `insert_one`.
     #[test]
     fn future_of_a_call_on_one_document_fits_into_a_block_of_the_threads_cache() {
         let client = Client::from_uri("mongodb://a").unwrap();

@@ -200,7 +200,7 @@ impl<'c, T, C: AnyClient> ListSearchIndexes<'c, T, C> {
         self
     }
 
-    /// Returns the same query, which yields the index descriptions as another type.
+    /// Returns the same query, but with index descriptions of another type.
     #[doc(alias = "with_type")]
     pub fn typed<U>(self) -> ListSearchIndexes<'c, U, C> {
         let Self { request, stage, batch_size, timeout_mode, .. } = self;

@@ -42,7 +42,7 @@ impl Batch {
             let cursor = reply.get_document("cursor").map_err(|error| unreadable(error.to_string()))?;
             let id = id_of(cursor).ok_or_else(|| unreadable("cursor.id must be a 64-bit integer".to_owned()))?;
             let array = cursor.get_array(field).map_err(|error| unreadable(error.to_string()))?;
-            // The array lies within the reply, so its offset is the difference of the two addresses.
+            // The array lies within the reply, so its offset is the difference between the two addresses.
             let start = array.as_bytes().as_ptr() as usize - reply.as_bytes().as_ptr() as usize;
             (id, start + 4)
         };

@@ -262,7 +262,7 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`Client::run`]. If the server has opened a cursor, it is closed when the connection is
+    /// The same as for [`Client::run`]. If the server has opened a cursor, the cursor is closed when the connection is
     /// [drained](crate::Options::drain_timeout). If the connection is closed instead, the server closes the cursor
     /// after ten minutes.
     fn into_future(self) -> Self::IntoFuture {

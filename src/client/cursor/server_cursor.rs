@@ -26,10 +26,10 @@ use crate::pool::core::Purpose;
 use crate::pool::error::Labels;
 use crate::pool::runtime::{Connection, boxed};
 
-/// The errors with which a server says that the cursor no longer exists: CursorNotFound, QueryPlanKilled, CursorKilled.
+/// The codes of the errors that mean that the cursor no longer exists: CursorNotFound, QueryPlanKilled, CursorKilled.
 const ENDED: [i32; 3] = [43, 175, 237];
 
-/// The read preference of a selection whose server is already determined.
+/// The read preference for a selection whose server is already determined.
 static ANY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Nearest);
 
 /// A cursor on its server, with everything that its later commands need.

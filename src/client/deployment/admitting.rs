@@ -21,7 +21,7 @@ use crate::telemetry::Log;
 #[derive(Debug)]
 struct Link {
     deployment: Weak<Deployment>,
-    /// Set once the pool exists. The pool is paused until then, so it has not opened a connection.
+    /// Set once the pool exists. The pool is paused until then, so it opens no connection before then.
     server: OnceLock<Weak<Server>>,
 }
 
@@ -103,7 +103,7 @@ impl Deployment {
         Ok(server)
     }
 
-    /// Creates the endpoint of the server's pool from these values and, if the server has a monitor, the monitor's
+    /// Creates, from these values, the endpoint of the server's pool and, if the server has a monitor, the monitor's
     /// endpoint.
     pub(super) fn endpoints_of(
         self: &Arc<Self>,

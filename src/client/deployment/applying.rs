@@ -249,13 +249,13 @@ impl Deployment {
         self.apply_check(monitored, None, |before| before.topology.after_check(failed));
     }
 
-    /// Applies the reply to the hello of a connection that the server's pool opens, if it contains anything new
+    /// Applies the reply to the hello on a new connection of the server's pool, if the reply contains anything new
     /// ("Clients update the topology from each handshake"). `generation` is the generation of the connection. Ignores
     /// the reply if a check opens the connection, because the check applies the reply itself. Also ignores the reply of
     /// a load balancer, which describes only one of its servers.
     ///
-    /// The reply does not make an unknown server known, because this is left to the monitor, which also supplies the
-    /// round-trip time. An invalid reply changes nothing, because the monitor's own check fails on it.
+    /// If the server is unknown, the reply is ignored: making a server known is left to the monitor, which also
+    /// supplies the round-trip time. An invalid reply changes nothing, because the monitor's own check fails on it.
     pub(super) fn greeted(self: &Arc<Self>, server: &Server, hello: &HelloReply, took: Duration, generation: u64) {
         if server.uses.greeted(hello, took) || self.options().is_load_balanced() {
             return;
@@ -378,8 +378,8 @@ impl Deployment {
         if let (true, Some(scanning)) = (is_applied, self.scanning())
             && matches!(kind, ErrorKind::StateChange(StateChange::NotWritablePrimary | StateChange::ShuttingDown))
         {
-            // The next selection's scan replaces the check that a monitor would make at once. A recovering server needs
-            // no check, because it keeps recovering for a while ("not writable primary and node is recovering").
+            // The next selection's scan replaces the check that a monitor would make immediately. A recovering server
+            // needs no check, because it keeps recovering for a while ("not writable primary and node is recovering").
             scanning.mark_stale();
         }
     }

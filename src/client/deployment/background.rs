@@ -97,7 +97,7 @@ impl Deployment {
     pub(crate) async fn finish_kept(&self, call: Limit) {
         let mut at = None;
         loop {
-            // Work that has begun is not left to a later call, because it would hold the only connection of its server
+            // Work that has begun is not left to a later call, because it would hold the only connection to its server
             // until then.
             if call.left().is_some_and(|left| left.is_zero()) {
                 return;

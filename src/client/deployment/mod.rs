@@ -17,7 +17,7 @@
 //! # Invariants
 //!
 //! - DEP-1: Each transition is applied under the lock `state`, together with its effects on pools. A pool becomes ready
-//!   before the snapshot in which its server is known is published. A pool is cleared only once a snapshot has been
+//!   before a snapshot is published in which its server is known. A pool is cleared only once a snapshot has been
 //!   published in which its server is unknown (SDAM, "Connection Pool Management").
 //! - DEP-2: No foreign code runs under the lock: subscribers and wakers are called after it has been released.
 //! - DEP-3: Selection takes no lock. It reads only the snapshot and the operation counts of at most two servers.

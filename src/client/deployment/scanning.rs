@@ -1,9 +1,9 @@
 //! Scanning: where there are no monitors, operations check the servers themselves (Server Monitoring, "Single-threaded
 //! monitoring"; Server Selection, "Single-threaded server selection").
 //!
-//! A deployment that scans has one connection to each server, in a pool of size one that does not spawn anything.
-//! Commands and checks share this connection. Opening the connection counts as a check, and so does a hello on it. One
-//! future checks all servers concurrently.
+//! A deployment that scans has one connection to each server, in a pool of size one that spawns nothing. Commands and
+//! checks share this connection. Opening the connection counts as a check, and so does a hello on it. One future checks
+//! all servers concurrently.
 //!
 //! # When a scan is due
 //!
@@ -22,7 +22,7 @@
 //! result of the check. If the operation selects the server, its check-out fails with the authentication error. This
 //! failure has the same effect as if the pool had failed to open a connection: the server becomes unknown, and the
 //! operation is retried. If the operation does not select the server, scans skip the server for 5 s and keep its
-//! description, so that the server does not refuse the same password twice a second. If the operation's time runs out
+//! description, so that the server is not sent the same wrong password twice a second. If the operation's time runs out
 //! during an authentication, the check is cut off.
 //!
 //! A server whose connection has not been used for 5 s (`socketCheckIntervalMS`) is checked before it is used again:
@@ -34,11 +34,11 @@
 //! A check takes at most `connectTimeoutMS`, or twice as long if it fails on an existing connection and then opens a
 //! new one.
 //!
-//! One unresponsive server must not block operations whose `timeoutMS` is shorter. A scan therefore ends early once
-//! half its time has passed and a server that has answered is suitable. A check that is cut off, at that point or when
-//! the time runs out, counts as failed: the server becomes unknown. For the next 5 s, scans check this server only if
-//! no other server is suitable. It is not skipped altogether, because it may merely need more time than the operation
-//! had.
+//! One unresponsive server must not block operations whose `timeoutMS` is shorter than a check can take. A scan
+//! therefore ends early once half its time has passed and a suitable server has answered. A check that is cut off, at
+//! that point or when the time runs out, counts as failed: the server becomes unknown. For the next 5 s, scans check
+//! this server only if no other server is suitable. It is not skipped altogether, because it may merely need more time
+//! than the operation had.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -206,9 +206,9 @@ impl Deployment {
         state.is_stale || due.is_none_or(|due| due.is_some_and(|due| due <= Instant::now()))
     }
 
-    /// Checks all servers at once, including servers that the checks discover. The scan ends when every server has
-    /// answered or failed. Once half the time until `deadline` has passed, the scan ends as soon as a server that has
-    /// answered is suitable.
+    /// Checks all servers concurrently, including any that the checks discover. The scan ends when every server has
+    /// answered or failed. Once half the time until `deadline` has passed, the scan ends as soon as a suitable server
+    /// has answered.
     async fn scan(self: &Arc<Self>, scanning: &Scanning, demand: Demand<'_>, deadline: Option<Instant>) {
         let _in_progress = InProgress(scanning);
         self.look_up(scanning).await;

@@ -59,7 +59,7 @@ pub enum ServerSelectionError {
         /// The servers' states at the end.
         topology: Arc<TopologySummary>,
     },
-    /// One scan found no suitable server, and `serverSelectionTryOnce` does not let a client on a single thread scan
+    /// The scan found no suitable server, and `serverSelectionTryOnce` prevents a single-threaded client from scanning
     /// again.
     #[error("no server for {wanted} was found in one scan (serverSelectionTryOnce): {topology}")]
     #[non_exhaustive]
@@ -232,8 +232,8 @@ impl Deployment {
         outcome
     }
 
-    /// Does the work of [`select`](Self::select) when no monitors are running, either because nothing has started them,
-    /// or because operations scan instead.
+    /// Does the work of [`select`](Self::select) when no monitors are running, either because nothing has started them
+    /// or because the operations themselves scan.
     async fn start_and_select(
         self: &Arc<Self>,
         demand: Demand<'_>,

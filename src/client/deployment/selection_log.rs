@@ -28,8 +28,8 @@ pub(crate) enum LoggedOperation<'a> {
     Named(&'static str, Option<i64>),
 }
 
-/// Whether the operation's wait has already been logged. The message appears only once for all selections of an
-/// operation.
+/// Whether the operation's wait has already been logged. The message appears once per operation, however many
+/// selections it needs.
 #[derive(Debug)]
 pub(crate) struct WaitLogged(AtomicBool);
 
@@ -45,14 +45,13 @@ impl WaitLogged {
     }
 }
 
-/// Returns whether anything reads the messages at level `DEBUG`, which report the beginning and the end of each
-/// selection.
+/// Returns whether `DEBUG` messages, which report the beginning and the end of each selection, are enabled.
 #[inline]
 pub(crate) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)
 }
 
-/// Returns whether anything reads the messages at level `INFO`, which report that an operation has to wait.
+/// Returns whether `INFO` messages, which report that an operation has to wait, are enabled.
 fn logs_waiting() -> bool {
     is_logged!(TARGET, Level::INFO)
 }

@@ -43,13 +43,13 @@ pub(crate) struct Server {
 /// The signals to a monitor.
 #[derive(Default)]
 pub(super) struct Control {
-    /// Notified to request a check at once.
+    /// Notified to request an immediate check.
     pub(super) check: Notify,
     /// Whether a check is in progress, or is about to begin without a pause.
     is_checking: AtomicBool,
     /// Notified to cancel the check in progress.
     pub(super) cancel: Notify,
-    /// Notified to request the measurement of a round trip at once.
+    /// Notified to request an immediate round-trip measurement.
     pub(super) measure: Notify,
     /// Notified when `has_ended` is set.
     end: Notify,
@@ -58,8 +58,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Requests a check at once. The request is ignored while a check is in progress (Server Monitoring, "Requesting an
-    /// immediate check"). A task that waits for the topology to change is notified when the check completes, and may
+    /// Requests an immediate check. The request is ignored while a check is in progress (Server Monitoring, "Requesting
+    /// an immediate check"). A task that waits for the topology to change is notified when the check completes, and may
     /// then request another check.
     pub(super) fn ask(&self) {
         // ORD: Acquire; pairs with the Release in `set_checking`. See there.
@@ -69,16 +69,16 @@ impl Control {
     }
 
     /// Records whether a check is in progress. The monitor records the completion of a check before it applies the
-    /// result and notifies the waiting tasks. A task listens before it requests a check. Listening and notifying take
-    /// the lock of the event. If the task listens first, its request may be ignored, but it is notified. If the monitor
+    /// result and notifies the waiting tasks. A task listens before it requests a check. Listening and notifying both
+    /// take the event's lock. If the task listens first, its request may be ignored, but it is notified. If the monitor
     /// notifies first, the task sees that the check has completed.
     pub(super) fn set_checking(&self, on: bool) {
         // ORD: Release; pairs with the Acquire in `ask`.
         self.is_checking.store(on, Ordering::Release);
     }
 
-    /// Withdraws a cancellation that no check has noticed. The pool is already cleared, so connections from before the
-    /// clear can cause no further cancellation.
+    /// Withdraws a cancellation that no check has noticed. The pool has already been cleared, so connections opened
+    /// before then cannot cause another cancellation.
     pub(super) fn forget_cancellation(&self) {
         // Consumes the stored notification, if there is one.
         pin!(self.cancel.notified()).enable();

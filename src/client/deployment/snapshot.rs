@@ -51,9 +51,9 @@ impl Snapshot {
         self.topology.servers().zip(self.members.iter().map(Option::as_deref))
     }
 
-    /// Returns the maximum number of statements and bytes of a write command (`maxWriteBatchSize`,
+    /// Returns the maximum numbers of statements and bytes in a write command (`maxWriteBatchSize`,
     /// `maxMessageSizeBytes`). These are the limits of the server that writes go to. Unless there is exactly one such
-    /// server, the limits suit all known servers.
+    /// server, the limits are low enough for all known servers.
     pub(crate) fn write_limits(&self) -> (usize, usize) {
         self.may_be_written().fold((100_000, DEFAULT_MAX_MESSAGE_SIZE as usize), |(statements, bytes), server| {
             (statements.min(server.max_write_batch_size as usize), bytes.min(server.max_message_size as usize))

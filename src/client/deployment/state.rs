@@ -116,7 +116,7 @@ impl Monitored {
         self.start = NEVER;
     }
 
-    /// Returns whether the monitors have not been restarted since this task began.
+    /// Returns whether this task belongs to the monitors' current run.
     pub(super) fn is_current(&self) -> bool {
         // ORD: Relaxed; nothing is published. A late result is refused under the lock.
         self.deployment.running.load(Ordering::Relaxed) == self.start
@@ -127,7 +127,7 @@ impl Monitored {
         self.server.heartbeats.start(&self.deployment.publisher, over, awaited)
     }
 
-    /// Returns whether to accept a result of the monitor: the monitors have not been restarted since, and the server
+    /// Returns whether to accept a result from the monitor, which requires that its run is current and that its server
     /// still belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
         self.start == state.starts && snapshot.has(&self.server)
@@ -145,8 +145,8 @@ impl Drop for Monitored {
     }
 }
 
-/// The handle to the deployment that is held by the task that looks up the servers of an SRV name. As with
-/// [`Monitored`], an early drop means that the runtime has shut down.
+/// The handle to the deployment, held by the task that looks up an SRV name's servers. As with [`Monitored`], an early
+/// drop means that the runtime has shut down.
 pub(super) struct SrvPolling {
     pub(super) deployment: Arc<Deployment>,
     start: u64,
@@ -181,8 +181,8 @@ impl Deployment {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] as for [`Options::endpoints`], or if options about the type of the deployment conflict. For an
-    /// SRV name that is not resolved, only the known parts are checked.
+    /// [`InvalidOption`] as for [`Options::endpoints`], or if options that concern the deployment's type conflict. For
+    /// an SRV name that is not resolved, only the known parts are checked.
     pub(crate) fn new(
         options: Options,
         subscribers: Vec<Arc<dyn Subscriber>>,
@@ -249,7 +249,7 @@ impl Deployment {
         })
     }
 
-    /// Returns the deployment of a forked child. Takes no lock, because a thread that does not exist in the child may
+    /// Returns the deployment for a forked child. Takes no lock, because a thread that does not exist in the child may
     /// have held it when the process forked.
     pub(super) fn successor(&self) -> Arc<Self> {
         let settled = self.settled.get().cloned();
@@ -278,7 +278,7 @@ impl Deployment {
         self.scanning.as_deref()
     }
 
-    /// Returns the options as the application gave them. For an SRV name, they have no servers.
+    /// Returns the options as the application gave them. For an SRV name, they contain no servers.
     pub(super) fn given(&self) -> &Options {
         &self.given
     }
@@ -414,8 +414,8 @@ impl Deployment {
         self.monitored(&self.lock(), server)
     }
 
-    /// Creates the servers' pools, for connections on the caller's runtime, and starts the monitors there. Where operations
-    /// scan, no monitor ever runs.
+    /// Creates the servers' pools, for connections on the caller's runtime, and starts the monitors there. Where
+    /// operations scan, no monitor ever runs.
     ///
     /// # Errors
     ///
@@ -522,7 +522,8 @@ impl Deployment {
         self.changed.notify(usize::MAX);
     }
 
-    /// Sets whether the pools account for the holders of their connections, including the pools of later servers.
+    /// Sets whether the pools account for the holders of their connections, including the pools of servers that are
+    /// added later.
     pub(crate) fn account_for_holders(&self, on: bool) {
         let present = {
             let _state = self.lock();

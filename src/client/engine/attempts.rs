@@ -43,7 +43,7 @@ impl Attempts {
     ///
     /// # Cancel safety
     ///
-    /// The next attempt counts as having been made.
+    /// The next attempt counts even though it was not made.
     pub(super) async fn goes_on(
         &mut self,
         client: &Client,

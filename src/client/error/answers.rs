@@ -51,8 +51,8 @@ impl<'e> Told<'e> {
     /// sources.
     ///
     /// An error with `#[error(transparent)]` displays another error unchanged, and also returns the source of that
-    /// error as its own. The chain of sources may therefore lack the client's error, but contain the parts of the
-    /// client's error.
+    /// error as its own. The chain of sources may therefore contain the parts of the client's error, but not that error
+    /// itself.
     fn find_in(error: &'e (dyn StdError + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -180,8 +180,8 @@ impl ClientError {
         }
     }
 
-    /// Returns whether the network failed or the server closed the connection, for any reason but a time limit of the
-    /// operation. The failure may have closed the pool's connections.
+    /// Returns whether the network failed or the server closed the connection, for any reason other than a time limit
+    /// of the operation. The failure may have closed the pool's connections.
     #[must_use]
     pub fn is_network(&self) -> bool {
         match self.told() {
@@ -193,7 +193,7 @@ impl ClientError {
     }
 
     /// Returns whether the server refused a write because a unique index already contains the key. If several
-    /// statements were refused, the first error decides.
+    /// statements were refused, only the first error is considered.
     ///
     /// `keyPattern` and `keyValue` in the `reply` of [`server_error`](Self::server_error) identify the key.
     #[must_use]
@@ -202,8 +202,8 @@ impl ClientError {
         matches!(self.code(), Some(DUPLICATE_KEY | 11_001 | 12_582))
     }
 
-    /// Returns whether the operation may be run again, whatever its kind: nothing was executed and another attempt may
-    /// succeed, or the server says so with the label `RetryableError`.
+    /// Returns whether the operation may be run again, whatever its kind: either nothing was executed and another
+    /// attempt may succeed, or the server says so with the label `RetryableError`.
     ///
     /// The client has already retried the operation where this was safe. For an operation in a transaction, run the
     /// whole transaction again if the error has the label `TransientTransactionError`.

@@ -267,7 +267,7 @@ fn table() -> Vec<(ClientError, Answers<'static>)> {
             of_operation(server(refusal(91, "ShutdownInProgress"))).late(),
             Answers { is_timeout: true, ..by_server(91, "ShutdownInProgress") },
         ),
-        // The network.
+        // Network errors.
         (of_operation(network(io::ErrorKind::ConnectionReset)), Answers { is_network: true, ..AT_SERVER }),
         (
             of_operation(CommandError::Lost { origin: origin(), source: io_error(io::ErrorKind::UnexpectedEof) }),

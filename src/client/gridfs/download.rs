@@ -154,7 +154,7 @@ impl<C: AnyClient> GridFsDownloadStream<C> {
         self.bucket.client()
     }
 
-    /// Returns whether a read need not wait, because bytes are available or the file has ended.
+    /// Returns whether a read can complete without waiting, because bytes are available or the file has ended.
     pub(crate) fn is_ready(&self) -> bool {
         self.chunk.is_some() || self.n == self.file.chunk_count()
     }

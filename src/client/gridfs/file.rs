@@ -1,4 +1,4 @@
-//! The documents of files.
+//! The documents that describe files.
 
 use bson::{Bson, DateTime, Document};
 use serde::de::{Deserialize, Deserializer, Error as _};

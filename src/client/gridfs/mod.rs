@@ -240,7 +240,7 @@ fn check_chunk_size(size: u32) -> Result<(), InvalidOption> {
     }
 }
 
-/// Wraps a client's error in an I/O error, where it becomes the inner error.
+/// Wraps a client's error in an I/O error, as its inner error.
 pub(crate) fn io_error(error: ClientError) -> io::Error {
     let kind = match &error {
         ClientError::GridFs { problem: GridFsProblem::Stored, .. } => io::ErrorKind::BrokenPipe,

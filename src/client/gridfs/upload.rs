@@ -239,8 +239,8 @@ impl<C: AnyClient> GridFsUploadStream<C> {
         self.poll_sending(context)
     }
 
-    /// Begins to send the remaining bytes and the file's document. If the upload is then dropped, this is completed in
-    /// the background.
+    /// Begins to send the remaining bytes and the file's document. If the upload is then dropped, the sending continues
+    /// in the background.
     fn begin_end(&mut self) {
         // While a chunk is being sent, the buffer is empty.
         let earlier = self.sending.take();

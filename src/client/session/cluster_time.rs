@@ -80,7 +80,7 @@ impl SharedClusterTime {
     /// Stores the `$clusterTime` of a server's reply if it is newer. Returns the time to keep in the session: the
     /// reply's time, or `None` if it is not newer, is malformed or is too long.
     ///
-    /// Pass only times that come directly from a server: with an invalid time, servers would refuse all commands.
+    /// Pass only times that come directly from a server: an invalid time would make servers refuse all commands.
     #[inline]
     pub fn advance(&self, received: &RawDocument) -> Option<Arc<ClusterTime>> {
         let time = ClusterTime::time_of(received)?;

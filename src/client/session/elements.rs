@@ -10,13 +10,12 @@ use super::server_session::SessionId;
 /// The part of the element `$clusterTime` that precedes its value.
 pub(super) const CLUSTER_TIME: &[u8] = b"\x03$clusterTime\0";
 
-/// The element `lsid` up to the UUID's bytes: a document of 30 bytes, which contains `id`, 16 bytes of the binary
-/// subtype 4.
+/// The element `lsid` up to the UUID's bytes: a document of 30 bytes, whose `id` is 16 bytes of binary subtype 4.
 const LSID: &[u8; 19] = b"\x03lsid\0\x1e\0\0\0\x05id\0\x10\0\0\0\x04";
 
 /// Appends `lsid`.
 pub(super) fn lsid(elements: &mut Vec<u8>, id: SessionId) {
-    // Appended in a single call, because every operation does this.
+    // Appended in a single call, because every operation appends it.
     let mut element = [0; LSID.len() + 16 + 1];
     element[..LSID.len()].copy_from_slice(LSID);
     element[LSID.len()..][..16].copy_from_slice(&id.bytes());

@@ -1,4 +1,4 @@
-//! Errors of sessions and transactions that arise without a server.
+//! Errors of sessions and transactions that arise in the client.
 
 use thiserror::Error;
 

@@ -334,8 +334,8 @@ impl<P> Session<P> {
         Ok(unpinned)
     }
 
-    /// Begins an operation: checks it, and leaves the previous transaction if that has ended. Returns the pin of the
-    /// transaction that the session left.
+    /// Begins an operation: checks it, and leaves the previous transaction if that transaction has ended. Returns the
+    /// pin of the transaction that the session left.
     ///
     /// # Errors
     ///
@@ -561,7 +561,7 @@ impl<P> Session<P> {
     }
 
     /// Begins an abort, and returns whether a command must be sent: see [`abort_command`](Self::abort_command). If no
-    /// command must be sent, the caller [unpins](Self::unpin) the session at once.
+    /// command must be sent, the caller [unpins](Self::unpin) the session immediately.
     ///
     /// # Errors
     ///

@@ -26,9 +26,9 @@ const PRUNING: Duration = Duration::from_secs(60);
 /// shard is empty, it takes a session from another shard, so new sessions are created only if all shards are empty.
 /// There is no order across shards.
 ///
-/// The top session of a shard is not on the stack of slots, but in a separate front. Taking a session from the front,
-/// or putting it there, needs one compare-and-swap instead of two. Most operations finish on the thread that begins the
-/// next operation, and touch only the front.
+/// The top session of a shard is not on the stack of slots, but in a separate place, the front. Taking a session from
+/// the front, or putting it there, needs one compare-and-swap instead of two. Most operations finish on the thread that
+/// begins the next operation, and touch only the front.
 ///
 /// Taking a session and giving it back are lock-free. Memory is allocated only when a shard holds more sessions than
 /// ever before. Each session takes 48 bytes, which are never freed. About once a minute, a release to a shard discards

@@ -90,9 +90,9 @@ impl Repetitions {
         }
     }
 
-    /// Repeats the commit: at once the first time, and after a pause from then on. The specification requires no pause.
-    /// But a commit can fail before the client has sent anything, and repeating such a commit without a pause would
-    /// keep other tasks on the thread from running.
+    /// Repeats the commit: immediately the first time, and after a pause each time after that. The specification
+    /// requires no pause. But a commit can fail before the client has sent anything, and repeating such a commit
+    /// without a pause would keep other tasks on the thread from running.
     fn commit_again(&mut self, now: Instant, random: f64) -> NextStep {
         let after = match self.repeated_commits {
             0 => Duration::ZERO,

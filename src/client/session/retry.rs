@@ -31,8 +31,8 @@ pub enum Retryability {
     Write,
     /// A read that is not repeated, except after an overload: `getMore`, and every read in a transaction.
     OtherRead,
-    /// A write that is not repeated, except after an overload: a write of many documents, an aggregate with `$out` or
-    /// `$merge`, and every write in a transaction.
+    /// A write that is not repeated, except after an overload: a write that may affect many documents, an aggregate
+    /// with `$out` or `$merge`, and every write in a transaction.
     OtherWrite,
     /// A commit: repeated regardless of the options.
     Commit,
@@ -84,8 +84,8 @@ pub enum Decision {
 
 /// The retries of one operation: the combined policies of Retryable Reads, Retryable Writes and Client Backpressure.
 ///
-/// The specification no longer uses a token bucket: since the version of 2026-03-30, it has limited the number of
-/// retries instead.
+/// Since the version of 2026-03-30, the specification has limited the number of retries, and no longer uses a token
+/// bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Retries {
     options: RetryOptions,
@@ -100,10 +100,10 @@ impl Retries {
     /// allows, and indefinitely if the limit is zero ("Retryability" of Client Side Operations Timeout). Without
     /// `timeoutMS`, it is retried once.
     ///
-    /// The first retry follows at once, except after an overload. Later retries follow after short pauses. Without the
-    /// pauses, a server that refuses at once would receive tens of thousands of attempts per second from a single
-    /// operation. The pauses are not a back-off, which only follows an overload (Client Backpressure, "Interaction with
-    /// Other Retry Policies").
+    /// The first retry follows immediately, except after an overload. Later retries follow after short pauses. Without
+    /// the pauses, a server that refuses commands immediately would receive tens of thousands of attempts per second
+    /// from a single operation. The pauses are not a back-off, which only follows an overload (Client Backpressure,
+    /// "Interaction with Other Retry Policies").
     pub fn new(options: RetryOptions, retryability: Retryability, has_timeout: bool) -> Self {
         let most = match (has_timeout, retryability) {
             (false, _) => Some(1),

@@ -148,9 +148,9 @@ impl ServerSession {
         self.is_cut_off && !self.is_dirty && !self.process.is_ancestor()
     }
 
-    /// Returns whether this process may use the session, and the server keeps it for at least another minute. `timeout`
-    /// is `logicalSessionTimeoutMinutes`, or `None` in load-balanced mode, where clients treat sessions as if they did
-    /// not expire.
+    /// Returns whether this process may use the session and the server will keep it for at least another minute.
+    /// `timeout` is `logicalSessionTimeoutMinutes`, or `None` in load-balanced mode, where clients treat sessions as if
+    /// they did not expire.
     pub(super) fn is_reusable(&self, now: Moment, timeout: Option<Duration>) -> bool {
         let is_kept = timeout.is_none_or(|timeout| self.last_use + timeout >= now + LEAST_LEFT);
         is_kept && !self.is_dirty && !self.is_cut_off && !self.process.is_ancestor()

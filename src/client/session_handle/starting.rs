@@ -82,7 +82,7 @@ impl<'c, C: AnyClient> StartSession<'c, C> {
         self
     }
 
-    /// Starts the session of the client that runs the operations.
+    /// Starts the session on the client that runs its operations.
     pub(crate) fn start(&self) -> Result<Session, ClientError> {
         let client = sealed::Client::running(self.client);
         let explicit = client.start_session_as(&self.options, false)?;

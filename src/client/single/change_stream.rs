@@ -18,8 +18,8 @@ use crate::client::{self, Advanced, ClientError, read};
 /// [`next_event`](Self::next_event) lends out raw events without copying them. [`next_if_any`](Self::next_if_any) does
 /// not wait for an event.
 ///
-/// Dropping a change stream closes its cursor on the server. The drop blocks until this is done, except with a
-/// [`blocking::Client`](crate::blocking::Client), whose thread does it.
+/// Dropping a change stream closes its cursor on the server. The drop blocks until the cursor is closed, except with a
+/// [`blocking::Client`](crate::blocking::Client), which closes it on its own thread.
 ///
 /// # Failures
 ///

@@ -22,8 +22,9 @@ use crate::endpoint::Limit;
 /// [`next_if_any`](Self::next_if_any) does not wait for a document.
 ///
 /// All batches come from the server that opened the cursor. Dropping the cursor before it has ended closes it on the
-/// server. The drop blocks until this is done, except with a [`blocking::Client`](crate::blocking::Client), whose
-/// thread does it. The cursor does not retry a failed fetch of a batch: it yields the error, and then ends.
+/// server. The drop blocks until the cursor is closed, except with a [`blocking::Client`](crate::blocking::Client),
+/// which closes it on its own thread. The cursor does not retry a failed fetch of a batch: it yields the error, and
+/// then ends.
 #[must_use = "a cursor fetches nothing before it is asked to"]
 pub struct Cursor<T = RawDocumentBuf> {
     client: Client,
@@ -39,8 +40,8 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After [`ClientError::OnRuntime`]
-    /// and [`ClientError::InUse`], the cursor continues.
+    /// [`ClientError`] if the next batch could not be fetched. The cursor has then ended. After
+    /// [`ClientError::OnRuntime`] and [`ClientError::InUse`], the cursor continues.
     pub fn next_document(&mut self) -> Result<Option<&RawDocument>, ClientError> {
         match self.step()? {
             Some(range) => self.cursor.document(range).map(Some),
@@ -62,8 +63,8 @@ impl<T> Cursor<T> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Reply`] if serde cannot read the document, or if there is none: the cursor has not advanced, or has
-    /// ended.
+    /// [`ClientError::Reply`] if serde cannot read the document, or if there is none: the cursor has not advanced, or
+    /// has ended.
     #[doc(alias = "deserialize_current")]
     pub fn current<'b, U: Deserialize<'b>>(&'b self) -> Result<U, ClientError> {
         self.cursor.current()

@@ -33,13 +33,13 @@
 //!
 //! # How long a call takes
 //!
-//! A scan checks all servers at once, and ends when every check has been answered or has failed. A check takes at most
-//! `connectTimeoutMS`, or twice as long if it fails on the server's existing connection and then opens a new
+//! A scan checks all servers concurrently, and ends when every check has been answered or has failed. A check takes at
+//! most `connectTimeoutMS`, or twice as long if it fails on the server's existing connection and then opens a new
 //! connection. Scans skip a server for 5 s after a failed check, and scans are at least 500 ms apart. With
 //! `serverSelectionTryOnce=true` (the default), the selection of a server takes at most the time of one scan, plus up
 //! to 500 ms before it. Otherwise it takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS`
-//! limits the total. If a server that has answered is suitable, a scan may end once half the time that was left at its
-//! start has passed, so an unresponsive server does not block operations.
+//! limits the total. Once half the time that was left at its start has passed, a scan may end as soon as a suitable
+//! server has answered, so an unresponsive server does not block operations.
 //!
 //! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. None of wharf's
 //! time limits apply to these lookups.
@@ -52,10 +52,11 @@
 //! [`ClientError::InUse`]. Other limits start when the lock admits the call.
 //!
 //! Nothing runs between calls. If a cursor or a change stream is dropped before it has ended, the thread that drops it
-//! closes it on the server at once. If a session is dropped with an open transaction, the thread aborts the transaction
-//! at once in the same way. A call does all such work before it returns, for at most `connectTimeoutMS`, and never for
-//! more than 10 s, even if `connectTimeoutMS` is 0 (no limit). With `timeoutMS`, it takes at most the time that is
-//! left. If no time is left, the work is done by the next call or by the next drop of a cursor or a change stream.
+//! closes it on the server immediately. If a session is dropped with an open transaction, the thread likewise aborts
+//! the transaction immediately. A call does all such work before it returns, for at most `connectTimeoutMS`, and never
+//! for more than 10 s, even if `connectTimeoutMS` is 0 (no limit). With `timeoutMS`, the work takes at most the time
+//! that is left. If no time is left, the work is done by the next call or by the next drop of a cursor or a change
+//! stream.
 //!
 //! # Inside of a tokio runtime
 //!
@@ -67,8 +68,8 @@
 //!
 //! # Forks
 //!
-//! A forked child starts afresh: it opens new connections, and leaves its parent's connections alone. A cursor or a session
-//! of the parent cannot be used in the child.
+//! A forked child starts afresh: it opens new connections, and leaves its parent's connections alone. A cursor or a
+//! session of the parent cannot be used in the child.
 //!
 //! # How it works
 //!
@@ -142,7 +143,7 @@ pub struct Client {
 
 /// The state that all clones share.
 struct Shared {
-    // This is dropped before the runner, because the client's sockets are registered with the runner's runtime.
+    // Dropped before the runner, because the client's sockets are registered with the runner's runtime.
     client: client::Client,
     runner: Runner,
 }
@@ -211,7 +212,7 @@ impl ClientBuilder {
         Self { builder: self.builder.tracing(options) }
     }
 
-    /// Sets the resolver for an SRV name (`mongodb+srv://`), instead of using the system's configuration.
+    /// Sets the resolver to use for an SRV name (`mongodb+srv://`) in place of the system's configuration.
     #[cfg(feature = "srv")]
     #[doc(alias = "resolver_config")]
     pub fn resolver(self, resolver: crate::endpoint::hickory_resolver::TokioResolver) -> Self {
@@ -311,8 +312,8 @@ impl Client {
     }
 
     /// Prepares any query: `find`, `aggregate`, `listCollections`, `listIndexes` and others. The `batchSize` of the
-    /// command's document applies to all batches. [`Prepared::with`] sets other options of the cursor, such as how long the
-    /// server waits for documents.
+    /// command's document applies to all batches. [`Prepared::with`] sets other options of the cursor, such as how long
+    /// the server waits for documents.
     #[track_caller]
     pub fn cursor<'c>(&self, operation: impl Into<Operation<'c>>) -> Prepared<OpenCursor<'c>> {
         Prepared::new(self.clone(), self.client().cursor(operation))

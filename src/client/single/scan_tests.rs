@@ -1,4 +1,4 @@
-//! Tests of the events that make the client on a single thread scan, and of the lookup that precedes a scan.
+//! Tests of the events that cause the client on a single thread to scan, and of the lookup that precedes a scan.
 
 use bson::{doc, rawdoc};
 use wharf_testbed::scripted::{Answer, name};
@@ -7,8 +7,8 @@ use super::tests::{PRIMARY_AND_SECONDARY, World, answer_of_query, close, is_hell
 use crate::client::Operation;
 use crate::endpoint::options::{ReadPreference, ReadPreferenceMode};
 
-/// "Not writable primary" and "node is shutting down" make the topology stale. "Node is recovering" does not, because that
-/// state may last for some time.
+/// "Not writable primary" and "node is shutting down" make the topology stale. "Node is recovering" does not, because
+/// that state may last for some time.
 #[test]
 fn node_that_is_recovering_causes_no_scan() {
     for (code, scans) in [(10_107, true), (11_600, true), (11_602, false), (13_436, false)] {

@@ -20,8 +20,8 @@ use crate::endpoint::Limit;
 /// point in time (`snapshot`), or belong to a transaction. Start a session with [`Client::start_session`].
 ///
 /// Operations in the session are methods of the session. Dropping the session aborts its transaction, and releases its
-/// identifier for reuse. The drop blocks until this is done, except with a
-/// [`blocking::Client`](crate::blocking::Client), whose thread does it.
+/// identifier for reuse. The drop blocks until the transaction is aborted, except with a
+/// [`blocking::Client`](crate::blocking::Client), which aborts it on its own thread.
 ///
 /// ```no_run
 /// # fn example(client: wharf::single::Client) -> Result<(), Box<dyn std::error::Error>> {

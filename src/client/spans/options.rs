@@ -41,8 +41,8 @@ impl TracingOptions {
         Self::default()
     }
 
-    /// Sets whether the spans go to an OpenTelemetry tracer. The default is the value of the environment variable
-    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` (`1`, `true` or `yes`), otherwise false.
+    /// Sets whether the spans go to an OpenTelemetry tracer. The default is true if the environment variable
+    /// `OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED` is `1`, `true` or `yes`, and false otherwise.
     ///
     /// Do not combine this with a `tracing` subscriber that passes spans on to OpenTelemetry: each span would appear
     /// twice.
@@ -65,13 +65,14 @@ impl TracingOptions {
 
     /// Sets the number of characters after which the `db.query.text` attribute is truncated. This attribute contains
     /// the command as extended JSON, and possibly personal data. Zero omits the attribute. The default is the value of
-    /// the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, otherwise zero.
+    /// the environment variable `OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH`, or zero if the variable is
+    /// unset or invalid.
     pub fn query_text_max_length(mut self, characters: usize) -> Self {
         self.query_text_max_length = Some(characters);
         self
     }
 
-    /// Returns the settings: the options, with unset ones taken from the environment variables.
+    /// Returns the options, with defaults from the environment variables.
     pub(super) fn settings(&self) -> Settings {
         self.settings_by(|variable| env::var(variable).ok())
     }
@@ -100,7 +101,7 @@ impl fmt::Debug for TracingOptions {
     }
 }
 
-/// The options, with unset ones taken from the environment variables.
+/// The options, with defaults from the environment variables.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The maximum number of characters in `db.query.text`.

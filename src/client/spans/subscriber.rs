@@ -15,7 +15,7 @@ pub(super) fn is_enabled() -> bool {
 
 /// Begins a span, if a subscriber reads it. Without `parent`, the current span is the parent.
 ///
-/// A span's name in `tracing` is fixed for each kind. Bridges to OpenTelemetry take the full name from the `otel.name`
+/// In `tracing`, each kind of span has a fixed name. Bridges to OpenTelemetry take the full name from the `otel.name`
 /// field, and also read the other fields with the `otel.` prefix.
 pub(super) fn begin(kind: Kind, name: &str, attributes: &[Attribute<'_>], parent: Option<&Span>) -> Option<Span> {
     if !is_enabled() {

@@ -51,7 +51,7 @@ pub struct TopologyDescription {
     set_name: Option<String>,
     max_election_id: Option<ObjectId>,
     max_set_version: Option<i64>,
-    /// In the order in which the client discovered them: the seeds first.
+    /// The servers, in the order in which the client discovered them: the seeds first.
     servers: Vec<Arc<ServerDescription>>,
     incompatibility: Option<IncompatibleServerError>,
     logical_session_timeout_minutes: Option<i64>,
@@ -175,7 +175,7 @@ impl TopologyDescription {
         self.max_election_id
     }
 
-    /// Returns the largest `setVersion` that a primary reported. A later election may lower it.
+    /// Returns the largest `setVersion` that a primary has reported. A later election may lower it.
     #[must_use]
     pub fn max_set_version(&self) -> Option<i64> {
         self.max_set_version
@@ -188,8 +188,8 @@ impl TopologyDescription {
         self.logical_session_timeout_minutes
     }
 
-    /// Returns an error if wharf cannot work with the deployment, because wharf does not support the wire versions of
-    /// one of the servers.
+    /// Returns an error if wharf cannot work with the deployment because it supports none of the wire versions of one
+    /// of the servers.
     #[must_use]
     pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
         self.incompatibility.as_ref()

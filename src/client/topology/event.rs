@@ -178,7 +178,7 @@ impl TopologyEvent {
 
 /// Returns the events for opening a topology with this description, in the order of the specification's tests.
 ///
-/// Every server starts out unknown. A load balancer, which is never checked, then becomes known at once (Load
+/// Every server starts out unknown. A load balancer, which is never checked, becomes known immediately afterwards (Load
 /// Balancers, "Monitoring").
 #[must_use]
 pub fn events_of_opening(topology_id: ObjectId, topology: &TopologyDescription) -> Vec<TopologyEvent> {

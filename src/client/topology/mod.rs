@@ -21,8 +21,8 @@
 //! - TOP-2: At most one server is an [`RsPrimary`](ServerType::RsPrimary). A topology that is not
 //!   [`Single`](TopologyType::Single) has a primary if and only if it is
 //!   [`ReplicaSetWithPrimary`](TopologyType::ReplicaSetWithPrimary).
-//! - TOP-3: If a transition clears a pool and changes the server's description, both are parts of one value. The caller
-//!   applies both under one lock, as the specification requires ("Connection Pool Management").
+//! - TOP-3: If a transition clears a pool and changes the server's description, a single value describes both. The
+//!   caller applies them under one lock, as the specification requires ("Connection Pool Management").
 //!
 //! # What is deliberately absent
 //!

@@ -313,7 +313,7 @@ impl ServerDescription {
         self.hosts.iter().chain(&self.passives).chain(&self.arbiters)
     }
 
-    /// Checks that wharf supports a wire version of a known server.
+    /// Checks that wharf supports at least one wire version of a known server.
     ///
     /// # Errors
     ///
@@ -354,8 +354,8 @@ fn address_of(reply: &RawDocument, field: &'static str) -> Result<Option<ServerA
     reply::text(reply, field).filter(|text| !text.is_empty()).map(|text| parse(field, &text)).transpose()
 }
 
-/// Reads an address that a server reports. Only the application may name a socket on this machine. An address that is
-/// not valid UTF-8 cannot name a server, so it is refused.
+/// Reads an address that a server reports. A socket on this machine is refused, because only the application may name
+/// one. An address that is not valid UTF-8 cannot name a server, so it is refused too.
 fn parse(field: &'static str, text: &str) -> Result<ServerAddress, WireError> {
     let refuse = |allowed| WireError::ReplyField { field, value: text.into(), allowed };
     match ServerAddress::read(text) {

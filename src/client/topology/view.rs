@@ -147,7 +147,7 @@ impl TopologyView {
         self.0.logical_session_timeout_minutes()
     }
 
-    /// Returns whether wharf supports a wire version of each known server.
+    /// Returns whether wharf supports at least one wire version of each known server.
     #[must_use]
     pub fn is_compatible(&self) -> bool {
         self.0.incompatibility().is_none()

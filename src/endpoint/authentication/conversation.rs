@@ -25,7 +25,7 @@ impl<'a> Conversation<'a> {
         Self { channel: Wiping(channel), address, deadline }
     }
 
-    /// Runs `command` on `database` until the deadline, and returns the server's successful reply.
+    /// Runs `command` on `database` within the deadline, and returns the server's successful reply.
     ///
     /// # Errors
     ///
@@ -51,8 +51,8 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Returns the error without its text, and wipes the text. The code, its name, the labels and `topologyVersion` remain, as
-/// in the events of sensitive commands.
+/// Returns the error without its text, and wipes the text. The code, its name, the labels and `topologyVersion` remain,
+/// as in events for sensitive commands.
 pub(in crate::endpoint) fn without_text(mut error: ServerError) -> ServerError {
     const KEPT: [&str; 5] = ["ok", "code", "codeName", "errorLabels", "topologyVersion"];
     let mut reply = RawDocumentBuf::new();

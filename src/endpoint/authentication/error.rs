@@ -40,7 +40,7 @@ pub struct AuthenticationError {
     pub database: String,
     /// Why authentication failed.
     pub(crate) cause: AuthenticationCause,
-    /// Whether the database comes from the connection string's path, because there is no `authSource`.
+    /// Whether the database comes from the connection string's path for lack of an `authSource`.
     pub(crate) is_database_of_path: bool,
 }
 
@@ -98,8 +98,8 @@ impl StdError for AuthenticationError {
 #[derive(Error)]
 #[non_exhaustive]
 pub enum AuthenticationCause {
-    /// The server refused the authentication: the user name, password or other proof is wrong, or the mechanism is not
-    /// enabled.
+    /// The server refused the authentication: the user name, the password or some other proof is wrong, or the
+    /// mechanism is not enabled.
     #[error(transparent)]
     Refused(Box<ServerError>),
     /// The network failed, or the server closed the connection.

@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn end_of_a_runtime_leaves_no_unfinished_keys_to_wait_for() {
         let cache = cache("pencil");
-        // The result of a derivation whose runtime shuts down before it runs.
+        // The result of a derivation that has not run when its runtime shuts down.
         let (_, keys) = watch::channel(None);
         let entry = Entry { hash: Hash::Sha256, salt: challenge("AAAA", 4096).salt().to_vec(), iterations: 4096, keys };
         cache.entries.get().lock().unwrap().push(entry);

@@ -48,7 +48,7 @@ pub(super) struct Authenticator {
     username: Option<String>,
     /// The database in which the user is defined.
     source: String,
-    /// Whether the source is the database in the connection string's path, because there is no `authSource`.
+    /// Whether the source is the database in the connection string's path for lack of an `authSource`.
     is_source_of_path: bool,
     method: Method,
 }
@@ -155,7 +155,7 @@ impl Authenticator {
     pub fn speculation(&self, address: &ServerAddress) -> Speculation {
         let (command, state) = match &self.method {
             Method::Scram(scram) => {
-                // If there are no random bytes, the conversation that follows reports the error.
+                // If random bytes are unavailable, the conversation that follows reports the error.
                 let (command, state) = scram.speculation().map_or((None, Speculated::Nothing), |(command, begun)| {
                     (Some(Wiped::new(command)), Speculated::Scram(begun))
                 });
@@ -182,8 +182,8 @@ impl Authenticator {
     /// Authenticates a new connection after its hello. `speculation` was sent along with that hello.
     ///
     /// Returns `None` for an arbiter if `keeps_arbiter` is true: an arbiter has no users, so its handshake is complete
-    /// without authentication. Otherwise an arbiter is an error, because operations that rely on the credential would
-    /// go to a server that has proven nothing.
+    /// without authentication. Otherwise an arbiter causes an error, because operations that rely on the credential
+    /// would go to a server that has proven nothing.
     ///
     /// # Errors
     ///
@@ -247,7 +247,8 @@ impl Authenticator {
         Ok(Some(Authentication { authenticator: Arc::clone(self), address: address.clone(), state }))
     }
 
-    /// Returns the mechanism that the credential names, or the mechanism that was negotiated with the server's hello.
+    /// Returns the mechanism that the credential names, or the mechanism that was negotiated through the server's
+    /// hello.
     fn mechanism(&self, hello: &HelloReply) -> Mechanism {
         match &self.method {
             Method::Scram(scram) => scram.choose(hello.sasl_supported_mechanisms.as_deref()).mechanism(),
@@ -313,7 +314,7 @@ impl Authentication {
     }
 }
 
-/// Returns unpredictable bytes as printable characters without a comma.
+/// Returns unpredictable bytes as printable characters other than commas.
 fn nonce() -> Result<String, Cause> {
     let mut bytes = [0; 24];
     getrandom::fill(&mut bytes).map_err(|error| Cause::Randomness(io::Error::other(error.to_string())))?;

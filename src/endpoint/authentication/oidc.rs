@@ -98,7 +98,7 @@ impl Oidc {
         Some((command, token))
     }
 
-    /// Authenticates a new connection. `speculated` is the token that was sent along with hello, and the server's
+    /// Authenticates a new connection. `speculated` holds the token that was sent along with hello, and the server's
     /// answer to it.
     pub async fn authenticate(
         &self,
@@ -170,8 +170,9 @@ impl Oidc {
 
     /// Returns the shared token, and whether this call obtained it.
     ///
-    /// The time to obtain a token counts towards `connectTimeoutMS` only if one limit covers both: `timeoutMS` or, when
-    /// the connection authenticates again, the timeout of the command. The time that a human takes never counts.
+    /// The time to obtain a token counts towards `connectTimeoutMS` only if a single limit covers all steps:
+    /// `timeoutMS` or, when the connection authenticates again, the timeout of the command. The time that a human takes
+    /// never counts.
     async fn token(
         &self,
         conversation: &mut Conversation<'_>,
@@ -233,7 +234,7 @@ fn pattern(host: &str) -> Result<String, InvalidOption> {
     Ok(format!("{any}{name}"))
 }
 
-/// Returns whether a pattern matches the host, both in the form in which names are compared.
+/// Returns whether a pattern matches the host, given both in the form in which names are compared.
 fn matches(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix('*') {
         // The period stays, so that `*.example.com` matches neither `example.com` nor `badexample.com`.

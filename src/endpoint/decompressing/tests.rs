@@ -1,4 +1,4 @@
-//! Tests which thread decompresses a large reply, and that the exchange can be abandoned while it does so.
+//! Tests which thread decompresses a large reply, and that the exchange can be abandoned during the decompression.
 
 use std::future::poll_fn;
 use std::sync::mpsc;

@@ -1,5 +1,5 @@
-//! Abandons exchanges at every byte, and checks the limits. How a pool drains connections is tested through the public
-//! API, in `system-tests/tests/drain/main.rs`.
+//! Abandons exchanges at every byte offset, and checks the limits. How a pool drains connections is tested through the
+//! public API, in `system-tests/tests/drain/main.rs`.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -161,7 +161,7 @@ fn is_connection_string(address: &str) -> bool {
     address.contains("://") || address.contains('@')
 }
 
-/// Splits an IP address into the address without its zone and the zone (RFC 4007, section 11).
+/// Splits an IP address into the address proper and its zone (RFC 4007, section 11).
 pub(crate) fn split_zone(name: &str) -> (&str, Option<&str>) {
     match name.split_once('%') {
         Some((bare, zone)) => (bare, Some(zone)),

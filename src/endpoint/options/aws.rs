@@ -71,9 +71,9 @@ impl AwsCredentials {
 pub trait AwsCredentialProvider: Send + Sync {
     /// Obtains credentials that are valid now.
     ///
-    /// This method is called for every new connection, possibly for several connections at once. The provider should
-    /// cache credentials that are costly to obtain. The future is dropped when the time for opening the connection runs
-    /// out (`connectTimeoutMS`).
+    /// This method is called for every new connection, possibly for several connections concurrently. The provider
+    /// should cache credentials that are costly to obtain. The future is dropped when the time for opening the
+    /// connection runs out (`connectTimeoutMS`).
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl Credential {
     ///
     /// A full URI must begin with `https`, or name a loopback address, 169.254.170.2, 169.254.170.23 or
     /// `[fd00:ec2::23]`. The request to the agent carries the token in the file that
-    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` names, which is read each time. If that is not set, it carries the
-    /// token in `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
+    /// `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` names, which is read each time. If that variable is not set, the
+    /// request carries the token in `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
     ///
     /// If a configured source fails, so does the authentication. Falling back to the next source, such as the role of
     /// the machine, would use a different identity.

@@ -74,7 +74,7 @@ impl CloudEnvironment {
         self
     }
 
-    /// Returns whether [`variables`](Self::variables) has been set, which replaces the process's environment.
+    /// Returns whether [`variables`](Self::variables) has replaced the process's environment.
     #[must_use]
     pub fn has_own_variables(&self) -> bool {
         self.variables.is_some()

@@ -38,7 +38,7 @@ pub struct Options {
     /// The servers, without duplicates. Empty until the [`srv`](Self#structfield.srv) name, if there is one, is
     /// resolved.
     pub hosts: Vec<ServerAddress>,
-    /// The DNS name that lists the servers, with `mongodb+srv://`. Resolving does not remove it.
+    /// `mongodb+srv://`: the DNS name that lists the servers. It remains set after resolution.
     pub srv: Option<SrvName>,
     /// `appName`: the application's name, for the server's logs and profiles. At most 128 bytes. Default none.
     pub app_name: Option<String>,
@@ -47,7 +47,7 @@ pub struct Options {
     ///
     /// [`Client::append_metadata`]: crate::Client::append_metadata
     pub driver_info: Option<DriverInfo>,
-    /// The user to authenticate: in connection strings `user:password@`, `authMechanism` and `authMechanismProperties`.
+    /// The user to authenticate: `user:password@`, `authMechanism` and `authMechanismProperties` in connection strings.
     /// Default none: connections are not authenticated.
     pub credential: Option<Credential>,
     /// `authSource`, if it was given: the database of a credential without a source, unless its mechanism requires
@@ -80,8 +80,8 @@ pub struct Options {
     /// [`socket_timeout`](Self#structfield.socket_timeout) (CSOT, "Background Connection Pooling"). Neither limits the
     /// opening of a connection for a check-out, which departs from CSOT, "Server Selection": the connection serves the
     /// pool rather than one operation, so it is opened even if the operation runs out of time. There is one exception:
-    /// if `connect_timeout` is zero and `timeout` is not set, `socket_timeout` also limits each command there. The
-    /// [guide](crate::guide::time_limits) has a table of all limits.
+    /// if `connect_timeout` is zero and `timeout` is not set, `socket_timeout` also limits each command when a
+    /// connection is opened for a check-out. The [guide](crate::guide::time_limits) has a table of all limits.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long each read and each write of a command may take. Deprecated in favour of
     /// [`timeout`](Self#structfield.timeout), which replaces it. Default zero, which means no limit.
@@ -89,8 +89,8 @@ pub struct Options {
     /// `timeoutMS`: how long an operation may take in total. Zero means no limit. Default not set.
     ///
     /// If it is not set, the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and
-    /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). The default of both is no limit. Without any of the
-    /// three, a command waits for an unresponsive server for as long as the network keeps the connection open.
+    /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). Both default to no limit. Without any of the three, a
+    /// command waits for an unresponsive server for as long as the network keeps the connection open.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
     /// the check-out. On a checked-out connection, the operation is only the command.
@@ -98,7 +98,7 @@ pub struct Options {
     /// [`Command::timeout`](crate::Command::timeout) sets the limit of one command.
     pub timeout: Option<Duration>,
     /// How long a connection is drained in the background after its command was cancelled or timed out, before it is
-    /// closed. Default 3 seconds; zero closes it at once. Not available in connection strings.
+    /// closed. Default 3 seconds; zero closes it immediately. Not available in connection strings.
     ///
     /// During the drain, the connection counts as in use, but no check-out waits for it: the pool closes the connection
     /// if a check-out needs its permit. If the command turns out to have opened a cursor, the cursor is closed on the
@@ -115,10 +115,10 @@ pub struct Options {
     /// The longest time that a command keeps its thread awake while it waits for its reply. At most 10 milliseconds.
     /// Default zero, which means not at all. Not available in connection strings.
     ///
-    /// It suits threads that have little else to do, and servers that answer within a few tens of microseconds. Falling
-    /// asleep and waking up costs a thread 10 to 20 µs, which delays the reply. 50 µs is a good limit. Meanwhile, other
-    /// tasks run. If its replies take longer than the limit, a connection stops polling, except for one command in 256.
-    /// All futures that contain the command are polled repeatedly during the wait.
+    /// Busy polling suits threads that have little else to do, and servers that answer within a few tens of
+    /// microseconds. Falling asleep and waking up costs a thread 10 to 20 µs, which delays the reply. 50 µs is a good
+    /// limit. Other tasks run during the wait. If its replies take longer than the limit, a connection stops polling,
+    /// except for one command in 256. All futures that contain the command are polled repeatedly during the wait.
     ///
     /// In a runtime with several idle threads, another thread may notice the reply first, so there is less to gain.
     pub busy_poll: Duration,
@@ -127,8 +127,8 @@ pub struct Options {
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
     ///
     /// [`PoolOptions::load_balanced`] of [`pool`](Self#structfield.pool) has the same effect.
-    /// [`is_load_balanced`](Self::is_load_balanced) considers both. `Some(false)` is refused if the pool's options say
-    /// that the pool is load-balanced.
+    /// [`is_load_balanced`](Self::is_load_balanced) considers both options. `Some(false)` is refused if the pool's
+    /// options say that the pool is load-balanced.
     pub load_balanced: Option<bool>,
     /// `replicaSet`: the name of the replica set that the hosts are members of. Only a [`Client`](crate::Client) uses
     /// it. Default none.
@@ -138,8 +138,8 @@ pub struct Options {
     pub direct_connection: Option<bool>,
     /// `readPreference`, `readPreferenceTags`, `maxStalenessSeconds`. Only a [`Client`](crate::Client) uses them.
     pub read_preference: ReadPreference,
-    /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may have more levels.
-    /// Only a [`Client`](crate::Client) uses it. By default, the server chooses.
+    /// `readConcernLevel`: which writes a read sees. Any name is allowed, because newer servers may support more
+    /// levels. Only a [`Client`](crate::Client) uses it. By default, the server chooses.
     pub read_concern: Option<String>,
     /// `w`, `journal`, `wTimeoutMS`. Only a [`Client`](crate::Client) uses them.
     pub write_concern: WriteConcern,

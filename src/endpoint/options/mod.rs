@@ -1,12 +1,12 @@
 //! The options of a deployment, and the connection strings that carry them.
 //!
-//! Each option is documented at its field, with its name in connection strings, its unit and its default. A method of
+//! Each option is documented on its field, with its name in connection strings, its unit and its default. A method of
 //! the same name sets it. The [guide](crate::guide::options) lists all options.
 //!
-//! Options from code and from connection strings pass the same validation. An invalid value is an [`InvalidOption`],
-//! which names the option, the value and what is allowed. Where the specification requires it, an invalid value in a
-//! connection string is ignored with a [`UriWarning`] instead. A password is a [`Secret`], which prints as asterisks
-//! and is wiped from memory when it is dropped.
+//! Options from code and from connection strings pass the same validation. An invalid value is reported as an
+//! [`InvalidOption`], which names the option, the value and what is allowed. Where the specification requires it, an
+//! invalid value in a connection string is ignored with a [`UriWarning`] instead. A password is a [`Secret`], which
+//! prints as asterisks and is wiped from memory when it is dropped.
 
 mod address;
 #[cfg(feature = "aws")]

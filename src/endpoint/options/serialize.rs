@@ -297,7 +297,8 @@ mod tests {
             let tls = tls.disable_certificate_revocation_check(revocation).disable_ocsp_endpoint_check(responders);
             let read = read_again(&Options::new(["a"]).unwrap().tls(tls)).tls.unwrap();
             assert_eq!((read.allow_invalid_certificates, read.allow_invalid_hostnames), (any, name));
-            // Whether a stapled response is not verified, and whether no responder is asked.
+            // Whether the verification of a stapled response is skipped, and whether the request to responders is
+            // skipped.
             let checks =
                 |any: bool, revocation: bool, responders: bool| (any || revocation, any || revocation || responders);
             assert_eq!(

@@ -7,8 +7,8 @@ const SERVICE_NAME: &str = "mongodb";
 
 /// The single-label names that may be a `srvAllowedHostsSuffix`, because the public DNS has no names under them.
 ///
-/// These are the names of RFC 6761 and RFC 6762, the name that ICANN reserves for private use, and the names that ICANN
-/// does not delegate because private networks use them.
+/// These are the names from RFC 6761 and RFC 6762, the name that ICANN reserves for private use, and the names that
+/// ICANN does not delegate because private networks use them.
 const PRIVATE_NAMES: [&str; 9] =
     ["corp", "example", "home", "internal", "invalid", "local", "localhost", "mail", "test"];
 

@@ -27,13 +27,13 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// ```
 ///
 /// `TlsOptions::default()` trusts the system's certificate authorities. It checks the server's certificate: the chain
-/// to an authority, the validity period, and that the subject alternative names contain the server's name or IP
+/// to an authority, the validity period, and the subject alternative names, which must contain the server's name or IP
 /// address.
 ///
 /// The files are read when an endpoint is built, so a change to them takes effect only with a new endpoint, or after
 /// [`Client::replace_options`](crate::Client::replace_options). The first connection of a process reads the system's
-/// authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` may name different ones). Connections use TLS 1.2 or 1.3. wharf
-/// wipes its copy of the client's key from memory, but *ring*, which signs with the key, does not wipe its own copy.
+/// authorities (`SSL_CERT_FILE` and `SSL_CERT_DIR` can replace them). Connections use TLS 1.2 or 1.3. wharf wipes its
+/// copy of the client's key from memory, but *ring*, which signs with the key, does not wipe its own copy.
 ///
 /// # Self-signed servers
 ///
@@ -60,7 +60,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// wharf uses rustls with *ring*. [`crypto_provider`](Self::crypto_provider) takes another provider, such as AWS-LC in
 /// FIPS mode, and [`client_config`](Self::client_config) takes a complete rustls configuration.
-/// [`min_version`](Self#structfield.min_version) refuses TLS 1.2.
+/// [`min_version`](Self#structfield.min_version) can rule out TLS 1.2.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -81,7 +81,8 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 ///
 /// - It is signed by the certificate's issuer, or by a responder that the issuer certified for this purpose.
 /// - It is about this certificate.
-/// - It is valid now: from a minute before its `thisUpdate` to its `nextUpdate`, or for a day without a `nextUpdate`.
+/// - It is valid now. It becomes valid a minute before its `thisUpdate`, and expires at its `nextUpdate` or, if it has
+///   none, a day after its `thisUpdate`.
 ///
 /// | the server staples | wharf |
 /// | --- | --- |
@@ -92,12 +93,12 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// | nothing, and the certificate demands it (Must-Staple, RFC 7633) | refuses |
 /// | nothing | asks the responders that the certificate names |
 ///
-/// If the server staples no response, or staples a response that says "unknown", wharf asks up to four responders at
-/// once, over plain HTTP. The first valid response that says "good" or "revoked" decides, and is kept until it expires.
-/// Responders have five seconds, and at most half the time that `connectTimeoutMS` leaves. If no responder answers in
-/// that time, wharf connects, and does not query a responder again for a minute. wharf queries no responder if the
-/// `ocsp` feature is off, if [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check) is set, or
-/// if connections go through a proxy, which the request would bypass.
+/// If the server staples no response, or staples a response that says "unknown", wharf queries up to four responders in
+/// parallel, over plain HTTP. The first valid response that says "good" or "revoked" decides, and is kept until it
+/// expires. Responders have five seconds, and at most half the time that `connectTimeoutMS` leaves. If no responder
+/// answers in that time, wharf connects, and does not query a responder again for a minute. wharf queries no responder
+/// if the `ocsp` feature is off, if [`disable_ocsp_endpoint_check`](Self#structfield.disable_ocsp_endpoint_check) is
+/// set, or if connections go through a proxy, which the request would bypass.
 ///
 /// The check has limits:
 ///
@@ -117,10 +118,10 @@ pub struct TlsOptions {
     /// `tlsCertificateKeyFile`: a PEM file with the client's certificate, the intermediate certificates if there are any,
     /// and the private key.
     ///
-    /// The key is in PKCS#8, PKCS#1 or SEC1. With the `cert-key-password` feature, PKCS#8 may be encrypted with AES,
-    /// using PBKDF2 or scrypt. The legacy encryption of PEM itself is refused. Like
-    /// [`ca_file`](Self#structfield.ca_file), it is a regular file of at most 4 MiB. A warning is logged if users other
-    /// than its owner may write to it.
+    /// The key is in PKCS#8, PKCS#1 or SEC1 format. With the `cert-key-password` feature, PKCS#8 may be encrypted with
+    /// AES, using PBKDF2 or scrypt. The legacy encryption of PEM itself is refused. Like
+    /// [`ca_file`](Self#structfield.ca_file), the file must be a regular file of at most 4 MiB. A warning is logged if
+    /// users other than its owner may write to it.
     pub certificate_key_file: Option<PathBuf>,
     /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted. An encrypted
     /// key needs the `cert-key-password` feature.
@@ -167,7 +168,7 @@ impl TlsOptions {
         self
     }
 
-    /// Sets the certificate authorities to trust from memory: the content of a [`ca_file`](Self#structfield.ca_file).
+    /// Sets, from memory, the certificate authorities to trust: the content of a [`ca_file`](Self#structfield.ca_file).
     /// They replace that file.
     pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca = Some(CaCertificates::Pem(pem.into()));

@@ -40,7 +40,7 @@ pub enum UriWarning {
         /// The server's address. `None` if it may be part of a password.
         host: Option<String>,
     },
-    /// An old name of an option.
+    /// An old name for an option.
     DeprecatedOption {
         /// The old name.
         option: &'static str,

@@ -41,8 +41,8 @@ pub enum Acknowledgement {
     /// This number of servers.
     ///
     /// With 0, no server acknowledges the write, and the client does not wait for a reply. The write succeeds as soon
-    /// as it is sent, its counts are zero, and it is not repeated. The write does not belong to a session, so it is an
-    /// error in an application's session ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
+    /// as it is sent, its counts are zero, and it is not repeated. The write does not belong to a session, so running
+    /// it in an application's session is an error ([`SessionError::UnacknowledgedWrite`](crate::client::SessionError)).
     #[doc(alias = "Nodes")]
     Servers(u32),
     /// `majority`, or a mode that the replica set's configuration defines.

@@ -102,7 +102,7 @@ impl Connector {
     ///
     /// Network errors and timeouts carry the labels that mark a server as overloaded. Failures that overload cannot
     /// cause do not carry them: a name that does not resolve, a limit of this machine, any failure in connecting
-    /// through a proxy, and any error of TLS itself.
+    /// through a proxy, and any error in TLS itself.
     ///
     /// # Cancel safety
     ///
@@ -165,7 +165,7 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
 
 /// Returns all addresses of a host. There is at least one.
 ///
-/// A failure here says nothing about the server's load, so its errors carry no label.
+/// A failure here says nothing about the server's load, so the error carries no label.
 async fn resolve(
     look_ups: &LookUps,
     name: &str,
@@ -250,7 +250,7 @@ impl Transport {
         self.peer
     }
 
-    /// Writes a prefix of `bytes`, and returns its length in bytes, which is not 0 unless `bytes` is empty.
+    /// Writes a prefix of `bytes`, and returns its length in bytes, which is 0 only if `bytes` is empty.
     ///
     /// Nothing was written if this returns `Pending`.
     ///
@@ -275,8 +275,7 @@ impl Transport {
         })
     }
 
-    /// Passes everything that was written on to the operating system. If this returns `Pending`, the next call
-    /// continues.
+    /// Flushes all written bytes to the operating system. If this returns `Pending`, the next call continues.
     pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Plain(_) => Poll::Ready(Ok(())),

@@ -50,7 +50,7 @@ where
 /// Returns the addresses with the two families alternating, starting with the family of the first address. Each family
 /// keeps its order.
 ///
-/// An unreachable family then costs one attempt, instead of one for each of its addresses.
+/// An unreachable family then costs one attempt rather than one attempt per address.
 fn interleave(addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
     let first_is_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) =

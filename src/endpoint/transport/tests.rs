@@ -66,8 +66,8 @@ fn bytes_from(place: usize, length: usize) -> Vec<u8> {
     (place..place + length).map(|place| (place % 251) as u8).collect()
 }
 
-/// Writes until the buffers of the peer, which does not read, are full. Cancels every write that does not complete at
-/// once.
+/// Writes until the buffers of the peer, which does not read, are full. Cancels every write that does not complete
+/// immediately.
 async fn fill(transport: &mut Transport) -> usize {
     let mut written = 0;
     let mut cancelled = 0;

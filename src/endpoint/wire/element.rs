@@ -14,8 +14,8 @@ pub(crate) fn timestamp(value: &[u8]) -> Option<Timestamp> {
 
 /// Returns the type of the element `name`, and the bytes of its value. `name` must include the terminating zero byte.
 ///
-/// The search steps over earlier elements by their lengths. It does not check them, so it costs a fraction of
-/// [`RawDocument::get`]. At an element of a rare type or at invalid bytes, the search returns `None`, and the caller
+/// The search steps over earlier elements by their lengths. It does not check them, so it takes a fraction of the time
+/// of [`RawDocument::get`]. At an element of a rare type or at invalid bytes, the search returns `None`, and the caller
 /// must use `get`. If it finds an element, `get` would have found the same one.
 pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
     let bytes = document.as_bytes();
@@ -36,8 +36,7 @@ pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'
     }
 }
 
-/// Calls `visit` with the name, the type and the value's bytes of each element. Steps from one element to the next like
-/// [`find`].
+/// Calls `visit` with the name, type and value bytes of each element. Steps from one element to the next like [`find`].
 ///
 /// Returns whether all elements were visited. The walk ends early at an element of a rare type or at invalid bytes.
 pub(crate) fn walk<'d>(document: &'d RawDocument, mut visit: impl FnMut(&'d [u8], u8, &'d [u8])) -> bool {

@@ -61,7 +61,7 @@ impl Request<'_> {
     ///
     /// With a server API or in load-balanced mode, which only newer servers support, it is `hello`. Otherwise it is the
     /// legacy hello, `isMaster`, with `helloOk`, which asks the server whether later commands may be `hello`. Both are
-    /// sent in `OP_MSG`.
+    /// sent as `OP_MSG`.
     #[must_use]
     pub fn command(&self) -> RawDocumentBuf {
         let speculated = self.speculative_authenticate.map_or(0, |first| first.as_bytes().len());
@@ -135,7 +135,7 @@ pub struct HelloReply {
     /// `None` if the user does not exist, or if the request named no user.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
     /// The whole reply. The reply of an established connection lacks `speculativeAuthenticate`, which was needed only
-    /// to authenticate. The reply of a pool's connection has at most 16 KiB: some elements of a longer reply are left
+    /// to authenticate. The reply of a pool's connection takes at most 16 KiB: some elements of a longer reply are left
     /// out.
     pub document: RawDocumentBuf,
 }
@@ -167,7 +167,7 @@ impl Role {
 }
 
 impl HelloReply {
-    /// Reads the reply of a successful handshake (see `wire::reply::check`).
+    /// Reads the reply to a successful handshake (see `wire::reply::check`).
     ///
     /// # Errors
     ///

@@ -96,7 +96,7 @@ mod tests {
     fn deepest_document_can_be_read() {
         let deepest = nested(MOST_LEVELS, |inner| rawdoc! { "": inner });
         let read = move || bson::deserialize_from_slice::<Document>(deepest.as_bytes()).unwrap().len();
-        // Without optimisation, a level takes about ten kilobytes of the stack.
+        // Without optimisation, a level takes about ten kilobytes of stack.
         let reading = std::thread::Builder::new().stack_size(16 << 20).spawn(read).unwrap();
         assert_eq!(reading.join().unwrap(), 1);
     }

@@ -11,7 +11,7 @@ use super::{WireError, element};
 use crate::pool::error::Labels;
 use crate::text::printable::Printable;
 
-/// A reply with `ok: 0`: the server refused the command, or executed it without success.
+/// A reply with `ok: 0`: the server refused the command, or the command failed while it was executed.
 ///
 /// ```
 /// use wharf::OperationError;
@@ -187,7 +187,7 @@ pub(crate) fn other_labels(reply: &RawDocument) -> impl Iterator<Item = String> 
     label_names(reply).filter(|name| Labels::of([&**name]) == Labels::NONE)
 }
 
-/// Returns the names of all labels of an error, in the server's order.
+/// Returns the names of all of an error's labels, in the server's order.
 fn label_names(reply: &RawDocument) -> impl Iterator<Item = String> {
     reply.get_array("errorLabels").ok().into_iter().flat_map(texts)
 }
@@ -199,12 +199,12 @@ pub(crate) fn text(document: &RawDocument, field: &str) -> Option<String> {
     lossy(&elements.find(|element| element.key() == field)?)
 }
 
-/// Returns the strings in an array, each read as by [`text`].
+/// Returns the strings in an array, reading each as [`text`] does.
 pub(crate) fn texts(array: &RawArray) -> impl Iterator<Item = String> {
     array.iter_elements().map_while(Result::ok).filter_map(|element| lossy(&element))
 }
 
-/// Returns an element's value, if it is text, read like [`text`].
+/// Returns an element's value if it is text, reading it as [`text`] does.
 pub(crate) fn lossy(element: &RawElement<'_>) -> Option<String> {
     match element.element_type() {
         ElementType::String => match element.value_utf8_lossy() {
@@ -224,9 +224,9 @@ pub const DUPLICATE_KEY: i32 = 11_000;
 /// The code of `ReauthenticationRequired`.
 pub const REAUTHENTICATION_REQUIRED: i32 = 391;
 
-/// Displays the server's message, with line breaks and other control characters escaped. The message is cut after 1,024
-/// bytes. The server must not be able to write its own lines into a log, or to fill the log. [`ServerError::message`]
-/// is the original text.
+/// Displays the server's message, with line breaks and other control characters escaped. The message is truncated after
+/// 1,024 bytes. The server must not be able to write its own lines into a log, or to fill the log.
+/// [`ServerError::message`] is the original text.
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, code_name, message, .. } = self;
@@ -261,7 +261,7 @@ pub fn check(reply: &RawDocument) -> Result<(), Unsuccessful> {
 
 const DOUBLE: u8 = ElementType::Double as u8;
 
-/// The value of `ok` in every successful reply of a server.
+/// The value of `ok` in every successful reply from a server.
 const SUCCESS: [u8; 8] = 1.0_f64.to_le_bytes();
 
 /// Returns whether the reply begins with a successful `ok`, as a reply that returns nothing else does.

@@ -90,23 +90,23 @@ enum Sought<E: Environment> {
 enum Queued<E: Environment> {
     Waits {
         seat: Seat<Grant<E>>,
-        /// Whether the caller must call `serve_permits`, because the check-out is waiting for a drain's capacity or for
-        /// the budget.
+        /// Whether the caller must call `serve_permits`, because the check-out is waiting for the budget or for the
+        /// capacity of a connection that is being drained.
         to_be_served: bool,
     },
     Granted(Grant<E>),
     NotReady,
-    /// The maximum number of check-outs is already waiting, but the pool is now waiting for a place in the budget. The
-    /// caller settles the budget, which may close an idle connection of another pool, and tries once more.
+    /// The queue is full, but the pool is now waiting for a place in the budget. The caller settles the budget, which
+    /// may close an idle connection of another pool, and tries once more.
     Asks,
-    /// The maximum number of check-outs is already waiting.
+    /// The queue is full: the maximum number of check-outs is waiting.
     Full,
-    /// The pool has changed since, so search again.
+    /// The pool has changed in the meantime, so the caller must search again.
     Again,
 }
 
 impl<E: Environment> Core<E> {
-    /// The maximum number of stale connections that a check-out closes in each search. Maintenance closes the rest.
+    /// The maximum number of stale connections that a check-out closes per search. Maintenance closes the rest.
     const CLOSED_ON_THE_WAY: usize = 4;
 
     /// Takes an available connection from the calling thread's shard, if there is one and the shard is not flagged.
@@ -116,8 +116,8 @@ impl<E: Environment> Core<E> {
     /// # Race window
     ///
     /// If a concurrent [`Core::clear`] has not reached this shard yet, the connection may belong to the generation that
-    /// is being cleared. The check-out then counts as having happened before the clear. This cannot happen after
-    /// `clear` has returned.
+    /// is being cleared. The check-out then counts as having happened before the clear. Once `clear` has returned, this
+    /// can no longer happen.
     ///
     /// Never returns a connection that must be checked before use; [`Core::acquire`] does.
     pub fn try_take(self: &Arc<Self>) -> Option<Idle<E>> {
@@ -146,7 +146,7 @@ impl<E: Environment> Core<E> {
         loop {
             let Popped::Slot(slot) = take() else { return None };
             if let Ok(idle) = self.vet(Held::new(self, slot)) {
-                // If it needs a check, dropping it makes the connection available again.
+                // A connection that needs a check becomes available again when `idle` is dropped.
                 return (!idle.needs_check()).then_some(idle);
             }
         }
@@ -161,8 +161,8 @@ impl<E: Environment> Core<E> {
     /// neither the thread's last slot nor one of the slab's first slots. A hit does the work of [`Core::try_take`] and
     /// [`Idle::check_out`] in one step.
     ///
-    /// In a forked child, it returns no connection that belongs to the parent (INV-16). A fork during the call is
-    /// treated as if it happened after the call.
+    /// In a forked child, this never returns a connection that belongs to the parent (INV-16). A fork during the call
+    /// is treated as if it happened after the call.
     ///
     /// No path through this function contains a function call. So a caller whose only other calls are tail calls does
     /// not have to save registers.
@@ -217,8 +217,8 @@ impl<E: Environment> Core<E> {
     /// Acquires another connection or permit for a check-out whose granted connection cannot be used. The token
     /// `useless` is an [`Idle`] that has gone stale, or a [`Checking`](super::Checking) that has failed. Unless
     /// something is available at once, the check-out waits ahead of all waiters that were never granted anything.
-    /// Dropping the token closes the connection, so it is dropped only after the check-out has joined the queue or been
-    /// granted something: the connection's capacity can then go to this check-out.
+    /// Dropping the token closes the connection. The token is dropped only after the check-out has joined the queue or
+    /// been granted something, so that the connection's capacity can go to this check-out.
     ///
     /// # Cancel safety
     ///
@@ -227,7 +227,8 @@ impl<E: Environment> Core<E> {
         Reacquire { acquire: self.acquire(), useless: Some(useless) }
     }
 
-    /// Searches the shards, then asks for a permit. If neither succeeds, the caller has to queue up.
+    /// Searches the shards, then asks for a permit. If it gets neither a connection nor a permit, the caller has to
+    /// queue up.
     fn seek(self: &Arc<Self>) -> Sought<E> {
         // Waiting check-outs come first. If none is still waiting, `queue_up` repeats all the following steps.
         if self.own_shard().is_waited_for() {
@@ -272,8 +273,8 @@ impl<E: Environment> Core<E> {
     ///
     /// Looks at each shard at most once. Threads with different hints look at different shards at each step, and in
     /// different orders: 0, 1, 2, 3 … for the first thread, 1, 0, 3, 2 … for the second, 2, 3, 0, 1 … for the third. If
-    /// each thread moved on to the neighbouring shard instead, all threads that pass the same empty shards would meet
-    /// at the first shard with a connection.
+    /// each thread simply moved on to the neighbouring shard, all threads that pass the same empty shards would meet at
+    /// the first shard with a connection.
     pub(super) fn take_any(&self) -> Popped<'_, E::Connection> {
         let first = self.environment.shard_hint();
         for distance in 0..self.shards.len() {
@@ -335,8 +336,8 @@ impl<E: Environment> Core<E> {
             }
             to_be_served = self.is_budgeted() || refused.is_some_and(|counts| counts.wants_a_drain_displaced(limits));
         }
-        // The first waiter displaces a drain (INV-8). The thread that releases the drain's capacity looks for the next
-        // waiter.
+        // The first waiter displaces a drain (INV-8). The thread that releases the capacity of the drained connection
+        // looks for the next waiter.
         match queue.enqueue(lane) {
             Some(seat) => {
                 self.queue_begins();

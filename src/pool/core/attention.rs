@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// The reasons why check-outs and check-ins leave the shortest path. The hot path checks only [`Attention::is_needed`].
 /// If it returns true, the long path checks each reason.
 ///
-/// Check-outs and check-ins in progress may miss a reason that is added or removed concurrently. If check-outs and
-/// check-ins must not miss the effect of a reason, the reason is added before its effect is published, and removed only
-/// after the effect has ended.
+/// Check-outs and check-ins in progress may miss a reason that is added or removed concurrently. Where they must not
+/// miss the effect of a reason, the reason is added before the effect is published, and removed only after the effect
+/// has ended.
 #[derive(Debug, Default)]
 pub(super) struct Attention(AtomicU8);
 
@@ -21,12 +21,12 @@ pub(super) enum Reason {
     Holders = 1 << 2,
     /// The pool has noticed that a log is listening; see `Core::heed_log`.
     Log = 1 << 3,
-    /// A resize has left more connections than `maxPoolSize` allows. Changes under the registry's lock.
+    /// A resize has left more connections than `maxPoolSize` allows. Added and removed under the registry's lock.
     Surplus = 1 << 4,
     /// The pool is suspended: check-outs wait until it is resumed.
     Suspended = 1 << 5,
-    /// Another pool under the same budget starves, and this pool holds more than its fair share. Changes under the lock
-    /// of the budget's books.
+    /// Another pool under the same budget starves, and this pool holds more than its fair share. Added and removed
+    /// under the lock of the budget's books.
     Asked = 1 << 6,
 }
 

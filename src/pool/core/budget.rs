@@ -18,8 +18,8 @@
 //! gives one up:
 //!
 //! 1. The pools are searched for an idle connection, which is closed. The pool with the most places comes first.
-//! 2. If there is no idle connection and a pool starves, the pools that hold more than their fair share are *asked*. As
-//!    long as a pool starves, each of them closes the next connection that is returned to it.
+//! 2. If there is no idle connection and a pool starves, the pools that hold more than their fair share are *asked*.
+//!    While a pool starves, each pool that was asked closes the next connection that is returned to it.
 //!
 //! A place is *leaving* while its connection is being closed for another pool. No further connection is closed while
 //! there are enough free or leaving places for the pools in the queue.
@@ -32,7 +32,7 @@
 //!
 //! # One thread at a time
 //!
-//! A change to the books may allow a pool in the queue to continue. After such a change, the thread calls
+//! A change to the books may allow a pool in the queue to proceed. After such a change, the thread that made it calls
 //! [`Budget::settle`] without holding a lock. In this function, one thread at a time takes the steps that the books
 //! require. If another thread is already doing so, the caller leaves the work to that thread. So a step that closes a
 //! connection never recurses into the next step, however many connections are closed.
@@ -69,9 +69,9 @@ use crate::pool::sync::Mutex;
 /// # }
 /// ```
 ///
-/// If the budget is used up, a pool that needs a connection waits for its turn. An idle connection of another pool is
-/// closed for it. If there is none, the waiting pool gets the place of the next connection that is returned to a pool
-/// with more than its fair share.
+/// If the budget is used up, a pool that needs a connection waits for its turn, and an idle connection of another pool
+/// is closed to make room. If no connection is idle, the waiting pool gets the place of the next connection that is
+/// returned to a pool with more than its fair share.
 ///
 /// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only places that the other pools leave free. The
 /// [guide](crate::guide::operating_pools#a-budget-for-several-pools) explains the rules.
@@ -106,19 +106,19 @@ struct Account {
     pool: Weak<dyn Sharer>,
     /// The number of places that the pool holds.
     held: u32,
-    /// How many of them are leaving: their connections are being closed for other pools.
+    /// How many of these places are leaving: their connections are being closed for other pools.
     leaving: u32,
     /// The pool's turn, while it is in the queue.
     ticket: Option<u64>,
     /// Whether the pool has been asked to give up the next connection that is returned to it. The pool records this
-    /// too, but asking the pool would require a handle to it, and dropping the handle under the lock could drop the
-    /// pool.
+    /// too, but looking it up there would require a handle to the pool, and dropping the handle under the lock could
+    /// drop the pool.
     is_asked: bool,
 }
 
 /// A budget's view of a pool under it. The methods are called without the books' lock, except for [`Sharer::ask`].
 pub(super) trait Sharer: Send + Sync {
-    /// Lets the pool take places for its waiters. Afterwards, the pool either has left the queue or must wait for its
+    /// Lets the pool take places for its waiters. Afterwards, the pool has either left the queue or must wait for its
     /// turn.
     fn serve(self: Arc<Self>);
 
@@ -233,8 +233,9 @@ impl Books {
         self.accounts.values_mut().filter_map(asked).collect()
     }
 
-    /// Returns the pools in the order in which they are searched for an idle connection. A pool in the queue needs its
-    /// connections itself: if one is idle, a check-out of this pool is about to find it.
+    /// Returns the pools in the order in which they are searched for an idle connection. Leaves out the pools in the
+    /// queue, which need their connections themselves: if one of these connections is idle, a check-out of its pool is
+    /// about to find it.
     fn by_holdings(&self) -> Vec<Arc<dyn Sharer>> {
         let is_searched = |account: &&Account| account.kept() > 0 && account.ticket.is_none();
         let mut accounts: Vec<_> = self.accounts.values().filter(is_searched).collect();
@@ -257,7 +258,7 @@ impl Books {
 }
 
 impl Budget {
-    /// Creates a budget of this many connections.
+    /// Creates a budget for this many connections.
     ///
     /// # Errors
     ///
@@ -283,7 +284,7 @@ impl Budget {
         if *process == std::process::id() { self.clone() } else { after_fork.get_or_init(|| Self::of(*size)).here() }
     }
 
-    /// Returns the budget's numbers.
+    /// Returns the current status of the budget.
     #[must_use]
     pub fn status(&self) -> BudgetStatus {
         let here = self.here();

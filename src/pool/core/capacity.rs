@@ -1,9 +1,9 @@
-//! The capacity word: the numbers of existing and of pending connections, packed into one `AtomicU64`.
+//! The capacity word: the counts of existing and pending connections, packed into one `AtomicU64`.
 //!
 //! Every connection, whether a check-out or the background task opens it, is admitted by one compare-and-swap of this
-//! word. So both limits hold at every instant. A caller that needs a connection reads the word, searches the shards,
-//! and then swaps the word that it read (see [`Capacity::try_admit`]). A version number in the word shows whether the
-//! word has changed since it was read.
+//! word. So both limits, `maxPoolSize` and `maxConnecting`, hold at every instant. A caller that needs a connection
+//! reads the word, searches the shards, and then swaps the word that it read (see [`Capacity::try_admit`]). A version
+//! number in the word shows whether the word has changed since it was read.
 
 use crate::pool::sync::atomic::{AtomicU64, Ordering};
 use crate::pool::sync::unless_mutant;
@@ -103,9 +103,9 @@ impl Capacity {
     pub(super) fn try_admit(&self, seen: Counts) -> Result<(), ()> {
         let one_more = seen.with_one_more();
         self.0
-            // Relaxed: the version guarantees that this replaces exactly the word that `load` acquired, unless an exact
-            // multiple of 2^21 changes has been made since. In that case an admission may open a connection, within the
-            // limits, although another connection is available. An admission publishes nothing, and as a
+            // Relaxed: the version guarantees that this replaces exactly the word that `load` acquired, unless the word
+            // has changed an exact multiple of 2^21 times since then. In that case an admission may open a connection,
+            // within the limits, although another connection is available. An admission publishes nothing, and as a
             // read-modify-write it continues the release sequence of the earlier changes. On failure the caller starts
             // again with `load`.
             .compare_exchange(seen.pack(), one_more.pack(), Ordering::Relaxed, Ordering::Relaxed)
@@ -200,7 +200,7 @@ impl Capacity {
 
     /// Writes the word back without changing it, for [`Core::close`](super::Core::close) and for a warm-up.
     ///
-    /// All changes of this word have a total order, so either this write or a release of capacity comes first:
+    /// All changes to this word have a total order, so either this write or a release of capacity comes first:
     ///
     /// | the pool is closed | capacity is given back |
     /// | --- | --- |

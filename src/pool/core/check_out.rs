@@ -32,7 +32,7 @@ impl Started {
         Self::at(core.environment.stopwatch())
     }
 
-    /// Returns the start that a reading of the stopwatch stands for.
+    /// Returns the start that corresponds to a reading of the stopwatch.
     pub(super) fn at(reading: u64) -> Self {
         // The remaining 63 bits are enough for 292 years.
         Self((reading + 1) << 1)
@@ -46,7 +46,7 @@ impl Started {
         Self(word)
     }
 
-    /// Returns the start with a reading of the stopwatch. If the stopwatch was not read before, reads it now.
+    /// Returns the start, including a reading of the stopwatch. If the stopwatch has not been read yet, reads it now.
     #[inline]
     pub fn read<E: Environment>(self, core: &Core<E>) -> Self {
         if self == Self::UNHEARD { Self::now(core) } else { self }
@@ -62,8 +62,8 @@ impl Started {
         self.0 & Self::WAITED != 0
     }
 
-    /// Returns the nanoseconds from the start to a reading of the stopwatch, or 0 if the stopwatch was not read at the
-    /// start.
+    /// Returns the number of nanoseconds from the start to a reading of the stopwatch, or 0 if the stopwatch was not
+    /// read at the start.
     pub(super) fn until(self, now: u64) -> u64 {
         (self.0 >> 1).checked_sub(1).map_or(0, |started| now.saturating_sub(started))
     }
@@ -89,7 +89,7 @@ pub enum Refusal {
     },
     /// The pool is closed.
     Closed,
-    /// The maximum number of check-outs is already waiting.
+    /// The queue is full: the maximum number of check-outs is waiting.
     Full,
 }
 

@@ -54,7 +54,7 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Returns whether the connection has been available for so long that it must be checked before its next use.
+    /// Returns whether the connection has been available so long that it must be checked before its next use.
     #[inline]
     pub(super) fn needs_check(&self) -> bool {
         // The subtraction saturates, because the thread that checked the connection in may have read a later tick.

@@ -59,7 +59,7 @@ impl<E: Environment> Core<E> {
             }
         }
         self.serve_permits();
-        // Stale connections are closed first, because `trim` would close fresh ones in their place.
+        // Stale connections are closed first, because `trim` would otherwise close fresh ones in their place.
         self.close_stale(usize::MAX);
         self.trim();
         self.environment.schedule_maintenance();

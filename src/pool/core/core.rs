@@ -147,7 +147,7 @@ impl<E: Environment> Core<E> {
         Ok(core)
     }
 
-    /// Does the same as [`new`](Self::new), but leaves the delivery of `PoolCreated` to the caller.
+    /// Like [`new`](Self::new), but leaves the delivery of `PoolCreated` to the caller.
     ///
     /// # Errors
     ///
@@ -472,7 +472,7 @@ impl<E: Environment> Core<E> {
             }
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
-        // A thread that gives back capacity after this sees that the pool is closed. This thread sees all capacity that
+        // A thread that gives back capacity later sees that the pool is closed, and this thread sees all capacity that
         // was given back earlier.
         self.capacity.order_releases();
         let available = self.detach_all();
@@ -522,7 +522,7 @@ impl<E: Environment> Core<E> {
     /// Emits and delivers an event, which is built only if a subscriber is listening. The caller must not hold a lock.
     #[inline(always)]
     pub(super) fn emit(&self, event: impl FnOnce() -> PoolEvent) {
-        // This is inlined, because this check would otherwise be the only call that a check-out makes.
+        // This is inlined, because it would otherwise be the only function that a check-out calls.
         if self.environment.listens() {
             self.emit_to_listeners(event);
         }

@@ -13,7 +13,7 @@ use crate::pool::event::PoolEvent;
 /// The unit of the coarse clock, which measures how long a connection has been idle before it is checked.
 pub const COARSE_TICK: Duration = Duration::from_millis(100);
 
-/// Says which connections have become stale.
+/// The connections that have become stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WentStale {
     /// All connections of the pool.
@@ -104,8 +104,8 @@ pub unsafe trait Environment: Send + Sync + 'static {
     }
 
     /// Returns whether a subscriber is listening. If not, no events are built. An environment that starts listening
-    /// later must call [`Core::heed_listeners`](super::Core::heed_listeners) first. A thread for which this returns
-    /// `true` after that call also sees the effect of the call.
+    /// later must call [`Core::heed_listeners`](super::Core::heed_listeners) first. If this then returns `true` to a
+    /// thread, the thread also sees the effect of that call.
     ///
     /// May be called under the registry's lock, so it must not call foreign code.
     fn listens(&self) -> bool {
@@ -129,7 +129,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
         self.listens()
     }
 
-    /// Takes an event. The order of these calls determines the order of the events.
+    /// Takes an event. The order of the calls to this method determines the order of the events.
     fn emit(&self, event: PoolEvent) {
         drop(event);
     }
@@ -188,7 +188,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
         let _ = which;
     }
 
-    /// Returns the number of the task that is running on the calling thread, never 0. Called only if the pool accounts
+    /// Returns the non-zero number of the task that is running on the calling thread. Called only if the pool accounts
     /// for holders.
     fn task_id(&self) -> Option<u64> {
         None

@@ -23,7 +23,7 @@ use crate::pool::sync::{discard, wake};
 /// its pool alive (INV-2).
 ///
 /// It is a single pointer, because the slot leads to the core. A result of two words would be written with two stores,
-/// and a caller that reads both words with one load would have to wait for the stores. That wait took a sixth of the
+/// and a caller that reads both words with one load would have to wait for the stores. That wait took up a sixth of the
 /// time of a check-out and check-in.
 pub(super) struct Held<E: Environment> {
     slot: NonNull<Slot<E::Connection>>,
@@ -99,7 +99,7 @@ impl<E: Environment> Held<E> {
     }
 
     /// Returns the core's `Arc`, borrowed from the record (INV-2). Cloning it adds a reference, but dropping it does
-    /// not remove a reference.
+    /// not remove one.
     pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<E>>> {
         // SAFETY: INV-2: an `Arc` of the core exists, and the pointer was obtained from it. The `Arc` is never dropped
         // through this pointer.
@@ -147,8 +147,8 @@ impl<E: Environment> Held<E> {
         self.offer(shard, Lane::OF_RETURNED, || {});
     }
 
-    /// Makes the connection available as [`Held::make_available`] does. If check-outs are waiting, the first check-out
-    /// of the first of these lanes that is not empty gets the connection.
+    /// Makes the connection available as [`Held::make_available`] does. If check-outs are waiting, the connection goes
+    /// to the first check-out in the first non-empty lane of `lanes`.
     ///
     /// Calls `before_grant` before it hands the connection over, because the check-out that gets the connection may
     /// return before this function does.
@@ -177,8 +177,8 @@ impl<E: Environment> Held<E> {
         }
     }
 
-    /// Hands the connection over to the first check-out of the first lane that is not empty. Returns `false` if no
-    /// check-out is still waiting.
+    /// Hands the connection over to the first check-out in the first non-empty lane. Returns `false` if no check-out is
+    /// still waiting.
     #[inline]
     fn hand_over(self, generation: u64, lanes: [Lane; 3], before_grant: impl FnMut()) -> bool {
         if let Some(claimed) = self.core().wait_list.try_claim(|| self.is_current(generation)) {
@@ -209,7 +209,7 @@ impl<E: Environment> Held<E> {
         wake(claimed.grant(Grant::Connection(self.into_idle())));
     }
 
-    /// Claims the first check-out of the first lane that is not empty. Runs under the wait list's lock.
+    /// Claims the first check-out in the first non-empty lane. Runs under the wait list's lock.
     #[inline(always)]
     fn claim_first(
         self,

@@ -1,8 +1,8 @@
 //! The side table of holders: beside each slot, a record of where and when its connection was checked out.
 //!
-//! Only the owner of a slot writes its record (INV-1). The record is a sequence lock: a reader gets either all of one
-//! record or nothing, and readers and owners never block each other. The word `sequence` identifies the use that the
-//! other words belong to.
+//! Only the owner of a slot writes its record (INV-1). A sequence lock protects the record: a reader gets either one
+//! complete record or nothing, and readers and owners never block each other. The word `sequence` identifies the use
+//! that the other words belong to.
 //!
 //! | owner | reader |
 //! | --- | --- |

@@ -11,8 +11,8 @@
 //!
 //! A check-out that is in progress when the accounting is switched on may miss the switch. Its connection then counts
 //! as checked out before the switch. The same applies to a connection that is on its way to its caller at that moment,
-//! until its check-out notes it or makes it available again. If the connection has been reported as a long hold by
-//! then, the end of that use is also reported.
+//! until the check-out notes the use or makes the connection available again. If the connection has been reported as a
+//! long hold by then, the end of that use is also reported.
 //!
 //! A connection that is about to be closed also counts as checked out before the switch. The end of its use is not
 //! reported. The use itself is reported only if the close takes longer than the threshold, which is unlikely, because
@@ -57,7 +57,7 @@ struct Reports {
     early: HashSet<u64>,
     /// The numbers of the connections that were reported even though their check-out was not noted.
     unnoted: HashSet<u64>,
-    /// The reported uses that have ended since.
+    /// The reported uses that have since ended.
     ended: Vec<Holder>,
 }
 
@@ -102,8 +102,8 @@ impl Holding {
 
     /// Switches the accounting off, in the reverse order.
     fn turn_off(&self, remove_reason: impl FnOnce()) {
-        // Relaxed: a check-in that no longer finds the reason leaves its record behind. From the next switch on,
-        // readers ignore the record because of its number.
+        // Relaxed: a check-in that no longer finds the reason leaves its record behind. After the next switch, readers
+        // ignore the record because of its number.
         self.switch.fetch_add(1, Ordering::Relaxed);
         remove_reason();
     }

@@ -8,13 +8,13 @@
 //!
 //! A check-out behind w waiters is served after w + 1 paces. While all c connections are in use, each use takes c
 //! paces. So if the limit includes the use, as `timeoutMS` and a caller's deadline do, the check-out needs w + 1 + c
-//! paces. A quarter is added, because the estimate may be wrong. The check-out is refused if it has less time left than
-//! that.
+//! paces. A quarter is added to this estimate, which may be wrong. The check-out is refused if it has less time left
+//! than that.
 //!
-//! The margin was chosen by simulating 1.5 times the load that the pool can serve, with limits of ten use times.
-//! Without the margin, all waiters were served just before their limits, and with random use times a third of the work
-//! finished late. With a larger margin, a short burst leads to refusals of check-outs that could have been served in
-//! time.
+//! The margin was chosen by simulating 1.5 times the load that the pool can serve, with limits ten times as long as a
+//! use. Without the margin, all waiters were served just before their limits, and with random use times a third of the
+//! work finished late. With a larger margin, a short burst leads to the refusal of check-outs that could have been
+//! served in time.
 //!
 //! | state of the pool | a check-out with a limit |
 //! | --- | --- |
@@ -46,21 +46,21 @@ use crate::pool::error::{TimeLimit, TooLate};
 const MARGIN: f64 = 1.25;
 
 impl<E: Environment> Core<E> {
-    /// Records for the pace that a waiter is in the queue. Called under the wait list's lock.
+    /// Starts the pace's clock, because a waiter is in the queue. Called under the wait list's lock.
     pub(super) fn queue_begins(&self) {
         if let Some(pace) = &self.measures.pace {
             pace.start(self.environment.stopwatch());
         }
     }
 
-    /// Records for the pace that the queue has no waiters left. Called under the wait list's lock.
+    /// Stops the pace's clock, because the queue has no waiters left. Called under the wait list's lock.
     pub(super) fn queue_ends(&self) {
         if let Some(pace) = &self.measures.pace {
             pace.stop(self.environment.stopwatch(), self.capacity.load().total);
         }
     }
 
-    /// Records for the pace that a waiter was granted a connection, or a permit to open one.
+    /// Counts, for the pace, a waiter that was granted a connection or a permit to open one.
     #[inline]
     pub(super) fn waiter_is_served(&self) {
         if let Some(pace) = &self.measures.pace {

@@ -54,8 +54,8 @@ impl<E: Environment> Lease<E> {
         self.0.generation()
     }
 
-    /// Returns the service that the connection belongs to, and the service's generation when it was identified, in
-    /// load-balanced mode.
+    /// Returns the service that the connection belongs to, and the service's generation when the connection was
+    /// identified, in load-balanced mode.
     pub fn service(&self) -> Option<(ServiceId, u64)> {
         self.0.service()
     }

@@ -63,9 +63,9 @@ impl<E: Environment> Core<E> {
     /// connection itself), the last missing connection would take the last permit, or the budget is used up.
     ///
     /// A background run calls this until it returns `None`, because a run "MUST do as much work as readily available"
-    /// ("Background Thread"). If a check-out then finds no permit, it waits for one of these connections. They began to
-    /// open before the check-out could have opened a connection itself, so it waits no longer than it would for its own
-    /// connection.
+    /// ("Background Thread"). If a check-out then finds no permit, it waits for one of these connections. The run began
+    /// to open them before the check-out could have opened a connection itself, so the check-out waits no longer than
+    /// it would for its own connection.
     ///
     /// If only one connection is missing, the last permit is left to check-outs. The specification's test
     /// `pool-checkout-minPoolSize-connection-maxConnecting` requires a check-out to open a connection while the
@@ -92,7 +92,7 @@ impl<E: Environment> Core<E> {
     /// does not count connections that are being closed.
     pub fn count_open(&self) -> u32 {
         self.close_stale(usize::MAX);
-        // If another thread is closing stale connections, it has given them up under this lock.
+        // If another thread is closing stale connections, it gave them up under this lock.
         let _registry = self.registry.lock();
         let is_open = |stamp: Stamp| stamp.live && !stamp.pending;
         self.slab.iter().filter(|slot| is_open(slot.stamp())).count() as u32

@@ -8,7 +8,8 @@
 //! | everything else | in a counter or a histogram of the core |
 //!
 //! The end of each activity is counted after its beginning, and [`Core::metrics`] reads the counts of ends first.
-//! Reading an end acquires the counts that were made before it. So no snapshot has more ends than beginnings.
+//! Reading a count of ends acquires everything that was counted before those ends. So no snapshot has more ends than
+//! beginnings.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 
@@ -29,7 +30,7 @@ use crate::pool::metrics::{
 
 /// The counts that are kept outside the slots and the registry.
 pub(super) struct Measures {
-    /// One for each shard.
+    /// The histograms of each shard.
     by_shard: Box<[CachePadded<OfShard>]>,
     opened: Recorder,
     failures: Failures,

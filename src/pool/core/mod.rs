@@ -22,7 +22,7 @@
 //! back. Apart from the head and the slot, which belongs to its owner, neither of them writes shared memory, and
 //! neither takes a lock. The parts of the core that they read hardly ever change: the core's number, the reasons for
 //! more work (`attention.rs`), and, for a push, the pool word. There is no counter of available connections: each slot
-//! in a stack knows the height of the stack up to itself.
+//! in a stack records the height of the stack up to that slot.
 //!
 //! # Invariants
 //!
@@ -64,9 +64,9 @@
 //!
 //! A check-out that holds a permit waits as an opener from the start. The connection is opened only after the tasks
 //! that are ready have run. If a connection is returned before that, no connection is opened, and the permit goes to
-//! the next check-out in the queue. It is the opening task that waits for the ready tasks, because the check-out itself
-//! might not be polled in the meantime. As in any fair queue, a grant stays with its check-out until the check-out is
-//! polled or dropped.
+//! the next check-out in the queue. The opening task waits for the ready tasks, because the check-out itself might not
+//! be polled in the meantime. As in any fair queue, a grant stays with its check-out until the check-out is polled or
+//! dropped.
 //!
 //! A connection bypasses an opener in two cases. First, a new connection that no check-out claims is offered to the
 //! waiters before the openers. Otherwise a waiter would open another connection, and the pool would hold more than it
@@ -88,8 +88,8 @@
 //! drained, then at least one of these statements is true: a permit is free, `maxConnecting` or a budget does not admit
 //! a connection, a drain was displaced and its connection is not closed yet, or a thread is about to displace a drain.
 //! Four changes could break this: a check-out queues up, a drain begins, a connection stops being pending, or a
-//! displaced connection is closed. Each of them changes the capacity word, and the thread that makes the change looks
-//! at the word.
+//! displaced connection is closed. Each of them changes the capacity word, and the thread that makes the change
+//! inspects the word.
 //!
 //! A displaced connection is closed by the task that was draining it. That task may be unable to run: it may be on an
 //! idle current-thread runtime, which cannot open connections either, or foreign code may block in the drain. The

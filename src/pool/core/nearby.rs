@@ -23,10 +23,10 @@ use super::slab::{Link, Slot, Stamp};
 /// A thread that alternates between two pools always has a note of the wrong pool. Its check-outs and check-ins then
 /// use the longer paths, which take 1.27 times as long.
 ///
-/// INV-16 (a note leads to a live shard in this process): a core's number is never given to another core, and its
-/// shards stay in place while it lives. So a caller that borrows the core whose number is in the note may use the
-/// note's shard. A forked child forgets its note. It may note a core of the parent inside `Core::note_own_shard`, which
-/// forgets that note before it returns. So outside that function, a note never names a core of the parent.
+/// INV-16 (a note leads to a live shard in this process): a core's number is never reused for another core, and the
+/// core's shards stay in place while it lives. So a caller that borrows the core whose number is in the note may use
+/// the note's shard. A forked child forgets its note. It may note a core of the parent inside `Core::note_own_shard`,
+/// which forgets that note before it returns. So outside that function, a note never names a core of the parent.
 ///
 /// # The last slot
 ///
@@ -93,7 +93,7 @@ impl Nearby {
 
 impl<E: Environment> Core<E> {
     /// Returns the calling thread's shard. Returns `None` if threads keep notes and this thread has no note of this
-    /// pool; [`Core::own_shard`] then returns the shard.
+    /// pool; in that case, call [`Core::own_shard`].
     ///
     /// A thread that has a note of this pool is not in a forked child that has inherited the pool (INV-16).
     #[inline]

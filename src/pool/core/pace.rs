@@ -1,7 +1,7 @@
 //! The pace of a pool: how fast it serves waiters.
 //!
 //! The *pace* is the mean time from one served waiter to the next. It is measured with a clock that runs only while a
-//! waiter is in the queue, so times without demand do not count. The pace is the time on this clock since a mark,
+//! waiter is in the queue, so periods without demand do not count. The pace is the time on this clock since a mark,
 //! divided by the number of waiters that were served since the mark, each with a connection or a permit to open one.
 //! Each connection has been used 8 to 16 times, on average, since the mark, so the pace adapts to a change in the load
 //! within that many uses.
@@ -37,7 +37,7 @@ pub(super) struct Pace {
     marks: Mutex<[Mark; 2]>,
 }
 
-/// A reading of the clock and the number of check-outs served by then.
+/// A reading of the clock, and the number of check-outs that had been served by that time.
 #[derive(Clone, Copy, Default)]
 struct Mark {
     time: u64,
@@ -129,7 +129,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Serves this many waiters of a queue that never becomes empty, one waiter per interval.
+    /// Serves this many waiters from a queue that never becomes empty, one waiter per interval.
     fn serve(pace: &Pace, now: &mut u64, waiters: u64, interval: u64) {
         for _ in 0..waiters {
             *now += interval;

@@ -103,9 +103,9 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Returns whether the pool can spare an established connection. That is the case if the pool does not need the
-    /// connection, or if it has no capacity to open a replacement first and no close in progress will free any. The
-    /// caller holds the registry's lock, or only needs a guess.
+    /// Returns whether the pool can spare an established connection. It can if it does not need the connection, or if
+    /// it has no capacity to open a replacement first and no close in progress will free any. The caller holds the
+    /// registry's lock, or only needs a guess.
     pub(super) fn can_spare_one(&self) -> bool {
         let counts = self.capacity.load();
         self.min_pool_size() == 0

@@ -107,8 +107,8 @@ impl<E: Environment> SharedPermit<E> {
 }
 
 impl<E: Environment> Core<E> {
-    /// Grants free permits to the waiters, in order. Displaces a drain if the next waiter lacks only the drain's
-    /// capacity. Asks the budget, if there is one, for a place for each waiter.
+    /// Grants free permits to the waiters, in order. Displaces a drain if the next waiter lacks only capacity that this
+    /// would free. Asks the budget, if there is one, for a place for each waiter.
     pub(super) fn serve_permits(self: &Arc<Self>) {
         loop {
             let claimed = {

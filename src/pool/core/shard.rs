@@ -242,8 +242,8 @@ impl Shard {
                 return Popped::Waiting;
             }
             let Some(top) = head.top else { return Popped::Empty };
-            // The slot may have been taken and its link rewritten since `load`. Then the tag has changed too, and the
-            // swap fails. Slots are never deallocated, so the read itself is always allowed.
+            // The slot may have been taken and its link rewritten since `load`. In that case, the tag has changed too,
+            // and the swap fails. Slots are never deallocated, so the read itself is always allowed.
             let slot = slab.slot(top);
             match self.swap(head, head.without(slot)) {
                 Ok(()) => return Popped::Slot(slot),
@@ -272,7 +272,7 @@ impl Shard {
     /// Pushes a slot that the caller owns, unless the shard is flagged or `is_current` returns `false`.
     ///
     /// `is_current` is called after the head is read and before it is swapped. A clear changes the pool word first and
-    /// every head after it, so the push notices one of the two changes:
+    /// then every head, so the push notices one of the two changes:
     ///
     /// | push | clear |
     /// | --- | --- |
@@ -408,8 +408,8 @@ impl Shard {
     }
 
     /// Calls `f` with the index of each slot, for a caller that does not own the stack. Starts over if the stack
-    /// changes during the walk, and gives up after many attempts, in which case it may have missed a slot. In any case,
-    /// it may have called `f` with slots that were in the stack only part of the time.
+    /// changes during the walk, and gives up after many attempts, in which case it may have missed a slot. Either way,
+    /// it may have called `f` with slots that were in the stack for only part of the walk.
     pub(super) fn for_each_slot<C>(&self, slab: &Slab<C>, mut f: impl FnMut(u32)) {
         const ATTEMPTS: u32 = 64;
         for _ in 0..ATTEMPTS {
@@ -422,8 +422,8 @@ impl Shard {
         }
     }
 
-    /// Returns the slots from the top down, as a guess: other threads may be taking them, and the walk may then leave
-    /// the stack.
+    /// Returns the slots from the top down, but only as a guess: other threads may be taking the slots, and the walk
+    /// may then leave the stack.
     pub(super) fn guessed_slots<'s, C>(&self, slab: &'s Slab<C>) -> impl Iterator<Item = &'s Slot<C>> {
         let top = self.load().top;
         slab.visible_chain(top, Slot::link).take(slab.handed_out())

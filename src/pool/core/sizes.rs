@@ -62,7 +62,7 @@ impl SizesWord {
     }
 
     pub(super) fn store(&self, sizes: Sizes) {
-        // Relaxed: the change of the capacity word publishes it, and so do the locks.
+        // Relaxed: the change to the capacity word publishes it, and so do the locks.
         self.0.store(sizes.pack(), Ordering::Relaxed);
     }
 }

@@ -1,6 +1,6 @@
 //! The slab: one slot for each connection that exists, in segments that are never deallocated while the pool lives.
 //!
-//! Slots are never deallocated, so reading a slot by an outdated index is always allowed. The tag of the head that
+//! Slots are never deallocated, so reading a slot through an outdated index is always allowed. The tag of the head that
 //! contained the index shows whether what was read is still valid.
 
 mod words;
@@ -36,8 +36,8 @@ pub(super) struct Slot<C> {
     link: AtomicU64,
     /// Written by the owner. Any thread may interrupt the connection, which sets `interrupted` and clears `watched`.
     stamp: AtomicU64,
-    /// When the connection last became available, in nanoseconds since the pool's epoch. During a timed use, it
-    /// is the start of the use instead, on the environment's stopwatch. Written by the owner.
+    /// When the connection last became available, in nanoseconds since the pool's epoch. During a timed use, this holds
+    /// a reading of the environment's stopwatch instead: the start of the use. Written by the owner.
     since: AtomicU64,
     /// The count of the slot's uses. Written by the owner.
     tally: Tally,
@@ -85,7 +85,7 @@ unsafe impl Send for CorePointer {}
 /// The pool's record of a connection.
 #[derive(Default)]
 pub(super) struct Record {
-    /// When the connection was created, on the environment's stopwatch.
+    /// The reading of the environment's stopwatch when the connection was created.
     pub(super) created: u64,
     /// The service that the connection belongs to, in load-balanced mode.
     pub(super) membership: Option<Membership>,
@@ -484,7 +484,7 @@ impl<C> Slab<C> {
     /// A pool of the default size does not need segments.
     #[cfg(not(any(loom, shuttle)))]
     const FIRST_SLOTS: u32 = 128;
-    /// The models use segments from the third connection on.
+    /// In the models, every connection after the second needs a segment.
     #[cfg(any(loom, shuttle))]
     const FIRST_SLOTS: u32 = 2;
 

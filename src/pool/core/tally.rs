@@ -34,9 +34,9 @@ pub(super) struct Tally {
     waited: StatisticU64,
 }
 
-/// A slot's hits minus the number of uses of its current connection. This equals the hits before the connection was
-/// created, minus the connection's uses that were not hits. Like the hits, the difference is taken modulo 2^56, so it
-/// fits into seven bytes.
+/// A slot's hits minus the number of uses of its current connection. This equals the number of hits before the
+/// connection was created, minus the connection's uses that were not hits. Like the hits, the difference is taken
+/// modulo 2^56, so it fits into seven bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FirstUse([u8; 7]);
 

@@ -66,7 +66,7 @@ impl<E: Environment> Pending<E> {
         self.0.service()
     }
 
-    /// Completes if the establishment should be abandoned because the pool was closed, or cleared with interruption.
+    /// Completes when the establishment should be abandoned, because the pool was closed, or cleared with interruption.
     pub fn poll_interrupted(&self, context: &mut Context<'_>) -> Poll<()> {
         self.0.slot().poll_interrupted(context)
     }
@@ -272,7 +272,7 @@ impl<E: Environment> fmt::Debug for Closing<E> {
 pub struct SharedOpening<E: Environment>(Mutex<Option<Opening<E>>>);
 
 impl<E: Environment> SharedOpening<E> {
-    /// Creates an empty place for an opening.
+    /// Creates a value that does not contain an opening yet.
     #[allow(clippy::new_without_default, reason = "a default would say less than the name")]
     pub fn new() -> Self {
         Self(Mutex::new(None))

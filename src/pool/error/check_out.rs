@@ -79,7 +79,7 @@ impl CheckOutError {
 
     /// Returns whether the operation that needed the connection may be retried. The operation was never sent.
     ///
-    /// Pause before a retry, because a paused pool refuses check-outs at once.
+    /// Wait before a retry, because a paused pool refuses check-outs immediately.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -178,7 +178,7 @@ pub struct PoolClearedError {
     /// Whether a connection that was in use or pending was interrupted, as opposed to a check-out being refused.
     pub interrupted: bool,
     /// Whether part of the operation may have been sent before the interruption, in which case the server may have
-    /// executed it. Always `false` for a check-out.
+    /// executed the operation. Always `false` for a check-out.
     pub sent: bool,
     /// Whether the pool is paused because it has never been marked ready, rather than because it has been cleared.
     pub never_ready: bool,
@@ -286,7 +286,7 @@ pub enum TimeLimit {
 }
 
 impl TimeLimit {
-    /// Returns whether the use of the connection has to end within the limit, as far as the pool knows.
+    /// Returns whether, as far as the pool knows, the use of the connection must also end within the limit.
     pub(crate) fn includes_use(self) -> bool {
         match self {
             Self::Timeout | Self::Deadline => true,
@@ -375,8 +375,8 @@ impl WaitQueueTimeoutError {
 
 impl StdError for WaitQueueTimeoutError {}
 
-/// A check-out failed at once because too many other check-outs were waiting. Either the maximum number was waiting, or
-/// so many were waiting that this check-out would have been served too late.
+/// A check-out failed immediately because too many other check-outs were waiting. Either the maximum number was
+/// waiting, or so many were waiting that this check-out would have been served too late.
 ///
 /// ```
 /// use wharf::WaitQueueFull;
@@ -426,7 +426,7 @@ pub struct WaitQueueFull {
 pub struct TooLate {
     /// The limit that the check-out would have exceeded.
     pub limit: TimeLimit,
-    /// How much time was left until the limit.
+    /// How much time was left before the limit.
     pub time_left: Duration,
     /// The estimated time until the check-out would have received a connection. If the limit is `timeoutMS` or the
     /// caller's deadline, the estimate also covers the use of the connection. It includes a margin of 25 %, because the

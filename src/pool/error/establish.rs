@@ -65,7 +65,7 @@ struct Pooled {
 }
 
 impl EstablishError {
-    /// Creates the error for a network error or timeout before `hello` has completed.
+    /// Creates the error for a network error or timeout that occurs before `hello` has completed.
     ///
     /// The server may be overloaded, so the error has the labels `SystemOverloadedError` and `RetryableError`, and does
     /// not request a clear of the pool.
@@ -75,7 +75,7 @@ impl EstablishError {
     }
 
     /// Creates the error for a network error or timeout that overload cannot have caused. Examples are a name that does
-    /// not resolve, and a failure after `hello`, such as during authentication.
+    /// not resolve, and a failure after `hello`, such as one during authentication.
     ///
     /// The error is retryable, has no labels, and requests a clear of the pool. The failure sink decides whether to
     /// clear the pool.

@@ -8,8 +8,8 @@ pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn count(&self) {
-        // ORD: Release; pairs with the Acquire in `get`: a reader that sees an end counted also sees the matching
-        // beginning counted.
+        // ORD: Release; pairs with the Acquire in `get`: if a reader sees that an end has been counted, it also sees
+        // that the matching beginning has been.
         self.0.fetch_add(1, Ordering::Release);
     }
 

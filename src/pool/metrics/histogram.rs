@@ -10,7 +10,7 @@ use histogram::Config;
 /// The buckets: 16 between successive powers of two, up to 2^44 nanoseconds (4.9 hours).
 ///
 /// From 32 ns upwards, the width of a bucket is at most a sixteenth of its lower bound. There are 656 buckets of 8
-/// bytes.
+/// bytes each.
 const BUCKETS: Config = match Config::new(4, 44) {
     Ok(config) => config,
     Err(_) => panic!("BUG: the buckets of the histograms are invalid"),
@@ -86,11 +86,11 @@ impl Histogram {
         self.sum.checked_div(self.count).map(Duration::from_nanos)
     }
 
-    /// Returns the time that the fraction `quantile` of the recorded times does not exceed: 0.5 for the median, 0.99
-    /// for the 99th percentile. Returns `None` if nothing has been recorded.
+    /// Returns a quantile of the recorded times: for example, 0.5 gives the median, and 0.99 the 99th percentile.
+    /// Returns `None` if nothing has been recorded.
     ///
-    /// The result is at least the true value, and exceeds it by at most 6.25 %. A fraction outside the range 0 to 1 is
-    /// replaced by the nearer bound, and NaN by 1.
+    /// The result is at least the true value, and exceeds it by at most 6.25 %. A `quantile` outside the range 0 to 1
+    /// is replaced by the nearer bound, and NaN by 1.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let quantile = if quantile.is_nan() { 1.0 } else { quantile.clamp(0.0, 1.0) };
@@ -123,8 +123,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the buckets that are not empty, shortest times first. Each item is the longest time that a bucket covers
-    /// and the number of times counted in it.
+    /// Returns the buckets that are not empty, shortest times first. Each item holds the longest time that a bucket
+    /// covers, and how many recorded times the bucket contains.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let counted = self.buckets.iter().flat_map(histogram::Histogram::iter).filter(|bucket| bucket.count() > 0);
         counted.map(|bucket| (Duration::from_nanos(bucket.end()), bucket.count()))
@@ -133,7 +133,8 @@ impl Histogram {
 
 #[cfg(feature = "serde")]
 impl Histogram {
-    /// Returns the histogram with these totals. Each pair is a time and the count of its bucket.
+    /// Returns the histogram with these totals. Each pair holds a time and the count of the bucket that contains this
+    /// time.
     pub(super) fn of_parts(count: u64, sum: u64, max: u64, buckets: &[(u64, u64)]) -> Result<Self, &'static str> {
         let total = buckets.iter().try_fold(0_u64, |total, (_, times)| total.checked_add(*times));
         if total != Some(count) {
@@ -229,7 +230,8 @@ fn index_of(nanos: u64) -> usize {
     const GROUPING: u32 = BUCKETS.grouping_power() as u32;
     let power = nanos.checked_ilog2().unwrap_or(0);
     let index = match power.checked_sub(GROUPING) {
-        // The highest bit and the four bits below it. Each additional shift adds sixteen buckets.
+        // The shifted value consists of the highest bit and the four bits below it. Each additional shift adds sixteen
+        // buckets.
         Some(shift) => (nanos >> shift) + (u64::from(shift) << GROUPING),
         None => nanos,
     };
@@ -278,7 +280,7 @@ impl Recorder {
         // ORD: Acquire; pairs with the fence in `record`.
         fence(Ordering::Acquire);
         let count = buckets.as_slice().iter().sum();
-        // Relaxed: acquired with the buckets. The sum and the maximum cover at least the times in the buckets.
+        // Relaxed: the fence covers these loads too. The sum and the maximum cover at least the times in the buckets.
         let (sum, max) = (recorded.sum.load(Ordering::Relaxed), recorded.max.load(Ordering::Relaxed));
         snapshot.merge(&Histogram { buckets: Some(buckets), count, sum, max });
     }

@@ -68,9 +68,9 @@ pub struct PoolMetrics {
     /// How long connections were in use, from the end of check-out to the beginning of check-in.
     ///
     /// Sampled: about one use in 128 is timed, and its time is exact. For each slot that the pool keeps for a
-    /// connection, the first use is timed, and then one use after every 64 to 190 other uses. That number is random, so
-    /// that the sample does not follow a pattern in the application's uses. [`Histogram::count`] is the number of timed
-    /// uses. [`CheckOutMetrics::succeeded`] counts every use that has begun.
+    /// connection, the first use is timed, and then one use after every 64 to 190 others. The exact number is random,
+    /// so that the sample does not follow a pattern in the application's uses. [`Histogram::count`] is the number of
+    /// timed uses. [`CheckOutMetrics::succeeded`] counts every use that has begun.
     pub use_time: Histogram,
     /// The connections that were opened and closed.
     pub connections: ConnectionMetrics,
@@ -131,7 +131,7 @@ impl CheckOutMetrics {
 pub struct CheckOutFailures {
     /// A time limit was reached: [`CheckOutError::WaitQueueTimeout`](crate::CheckOutError::WaitQueueTimeout).
     pub timeout: u64,
-    /// Too many check-outs were waiting, or another could not have been served in time:
+    /// Too many check-outs were waiting, or this one could not have been served in time:
     /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull).
     pub queue_full: u64,
     /// The pool was closed: [`CheckOutError::PoolClosed`](crate::CheckOutError::PoolClosed).
@@ -162,7 +162,7 @@ impl CheckOutFailures {
 pub struct ConnectionMetrics {
     /// Connections that were created. A connection is created when its establishment begins.
     pub created: u64,
-    /// The exact total times of the establishments that succeeded.
+    /// The exact time that each successful establishment took in total.
     pub establish_time: Histogram,
     /// The exact times of the stages of establishment. A completed stage is counted even if a later stage failed. There
     /// are no times for a stage that connections skip, such as the TLS handshake when TLS is not used. A custom

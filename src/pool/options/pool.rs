@@ -88,12 +88,12 @@ macro_rules! pool_options {
             /// The amount is random for each connection, so that connections that were opened together do not expire
             /// together. Not available in connection strings.
             pub jitter_percent: u8,
-            /// Whether a check-out that would be served too late fails at once. Default `false`.
+            /// Whether a check-out that would be served too late fails immediately. Default `false`.
             ///
             /// Without this option, an overloaded pool serves its check-outs just before or just after their time
             /// limits, which helps no caller. With this option, a check-out that finds others waiting estimates when it
-            /// would be served, from the number of waiting check-outs and the rate at which the pool has served them.
-            /// If that is later than its limit, it fails with
+            /// would be served, from the number of waiting check-outs and the rate at which the pool has been serving
+            /// check-outs. If that is later than its limit, the check-out fails with
             /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which contains the numbers. The
             /// limit is `waitQueueTimeoutMS`, or what is left of `timeoutMS` or of the caller's deadline. With
             /// `timeoutMS` or a deadline, the remaining time must also cover the use of the connection.
@@ -105,7 +105,7 @@ macro_rules! pool_options {
             specified: Specified,
         }
 
-        /// The options that a method has set, even to their default.
+        /// The options that were set by a method, including those set to their default.
         #[derive(Debug, Clone, Copy, Default)]
         struct Specified {
             $($field: bool,)*
@@ -215,8 +215,8 @@ pub(crate) struct PoolOption {
     pub summary: &'static str,
     /// The default, in the form used in connection strings.
     pub default: &'static str,
-    /// The values that a pool accepts. If the specification allows values outside this range, a connection string with
-    /// a larger value is refused, and a smaller value is ignored.
+    /// The values that a pool accepts. If the specification allows values outside this range, a larger value in a
+    /// connection string is refused, and a smaller value is ignored.
     pub range: RangeInclusive<u64>,
     /// The numbers that connection strings may give, in words.
     pub allowed: &'static str,
@@ -270,7 +270,7 @@ impl Eq for Specified {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BackgroundInterval {
-    /// Maintenance runs this long after the previous round has finished, and at once after a clear.
+    /// Maintenance runs this long after the previous round has finished, and immediately after a clear.
     ///
     /// If none of `minPoolSize`, `maxIdleTimeMS` and a lifetime is set, the passage of time alone does not create work,
     /// and maintenance runs only when there is work. In load-balanced mode, it always runs at intervals.

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 ///
 /// Dropping the future ends the wait.
 pub(crate) async fn alarm(after: Duration) {
-    // A test that has paused tokio's clock expects waits to follow it.
+    // A test that has paused tokio's clock expects waits to follow that clock.
     if is_clock_running() && kernel::alarm(after).await.is_ok() {
         return;
     }
@@ -54,7 +54,7 @@ mod kernel {
     ///
     /// # Errors
     ///
-    /// Returns the system's error at once, usually because the process has too many open files.
+    /// Returns the system's error immediately. The usual cause is that the process has too many open files.
     #[allow(deprecated, reason = "tokio 1.48 has nothing else; the timer stays open, because it is owned")]
     pub(super) async fn alarm(after: Duration) -> io::Result<()> {
         let timer = AsyncFd::with_interest(timer(after)?, Interest::READABLE)?;

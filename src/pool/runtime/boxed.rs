@@ -13,11 +13,11 @@ pub(crate) type Boxed<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
 /// Boxes the future that `make` returns. This future is rarely needed. Stored inline, it would enlarge the future that
 /// awaits it.
 ///
-/// A box alone would shrink only the awaiting future. The code for the rare case would still be compiled into the
-/// function that polls the common case. The rare future would also be built on the stack before it moves into its box.
-/// Each call would then need a stack frame with room for it, and would touch every page of that frame. For a command,
-/// that frame took 17 KiB, because it had room for reauthentication. So a separate function creates the future and
-/// erases its type.
+/// Boxing by itself would shrink only the awaiting future. The code for the rare case would still be compiled into the
+/// function that polls the common case. The rare future would also be built on the stack before being moved into its
+/// box. Each call would then need a stack frame with room for it, and would touch every page of that frame. For a
+/// command, that frame took 17 KiB, because it had room for reauthentication. So a separate function creates the future
+/// and erases its type.
 #[cold]
 #[inline(never)]
 pub(crate) fn boxed<'f, F>(make: impl FnOnce() -> F) -> Boxed<'f, F::Output>

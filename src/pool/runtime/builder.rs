@@ -107,8 +107,8 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log). The log is a subscriber for which events are
-    /// built only while any [`tracing`] subscriber may want messages at level `DEBUG` with the target
+    /// Sets the log, usually [`telemetry::Log`](crate::telemetry::Log). The log is a subscriber, but events are built
+    /// for it only while some [`tracing`] subscriber may want messages at level `DEBUG` with the target
     /// `wharf::connection`. The log receives each event before the other subscribers do. By default there is no log.
     ///
     /// A log that is switched on while the pool is in use receives the events of connections and of the pool itself
@@ -147,7 +147,7 @@ impl<E: Establish> PoolBuilder<E> {
         self
     }
 
-    /// Sets how many check-outs may wait at a time. A check-out beyond this number fails at once with
+    /// Sets how many check-outs may wait at a time. A check-out beyond this number fails immediately with
     /// [`CheckOutError::WaitQueueFull`](crate::CheckOutError::WaitQueueFull), which contains the pool's numbers. By
     /// default (`None`), there is no limit.
     ///
@@ -167,7 +167,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// Sets the budget that the pool shares with other pools. By default, the pool has no budget.
     ///
     /// The pool then holds at most `maxPoolSize` connections, and all pools under the budget together hold no more than
-    /// the budget allows. See [`Budget`] for the rules by which they share.
+    /// the budget allows. See [`Budget`] for the rules by which the pools share it.
     pub fn budget(mut self, budget: &Budget) -> Self {
         self.budget = Some(budget.clone());
         self
@@ -179,7 +179,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records how long the
     /// check-out waited (`waited_ms`, in milliseconds) and the pool's numbers at the end: `in_use`, `available`,
     /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs at most one warning a second.
-    /// `suppressed` is the number of slow check-outs since the last warning for which no warning was logged.
+    /// `suppressed` is the number of slow check-outs that have gone unreported since the last warning.
     ///
     /// A check-out that finds a connection at once is not measured and costs nothing extra. A check-out that waits
     /// reads a clock twice and makes one more allocation.

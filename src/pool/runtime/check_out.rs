@@ -92,7 +92,7 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
         *state = CheckOutState::Ended;
         if !started.is_inherited() {
             // SAFETY: the state was `Waits`, so `waiting` is present. The state already says that `waiting` is gone,
-            // and it is not moved.
+            // and `waiting` is not moved.
             unsafe { waiting.get_unchecked_mut().assume_init_drop() };
         }
     }
@@ -133,7 +133,7 @@ impl<'p, E: Establish, W: Fn(&'p Pool<E>) -> Waiting<'p, E>> CheckOut<'p, E, W> 
         let waiting = unsafe { parts.waiting.as_mut().get_unchecked_mut() };
         waiting.write((parts.wait)(pool));
         if traced::is_wanted(pool) {
-            // SAFETY: it has just been written and has not been polled yet, so it may be moved.
+            // SAFETY: `waiting` has just been written and has not been polled yet, so it may be moved.
             let observed = traced::observed(pool, unsafe { waiting.assume_init_read() });
             waiting.write(observed);
         }

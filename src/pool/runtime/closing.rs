@@ -20,8 +20,8 @@ type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Makes the establisher close a connection. The connection counts towards `maxPoolSize` until `closing` is dropped.
 ///
-/// A close that completes at once does not need a task. A longer close continues in a task on the pool's runtime or,
-/// without one, on the caller's runtime. If there is no runtime, the future is dropped.
+/// A close that completes immediately does not need a task. A longer close continues in a task on the pool's runtime
+/// or, without one, on the caller's runtime. If there is no runtime, the future is dropped.
 ///
 /// Catches a panic, so that the pool still closes its other connections. The panic hook has already reported it.
 #[cold]

@@ -39,7 +39,7 @@ impl Coarse {
         // SeqCst, here and below: see `run`.
         USERS.fetch_add(1, Ordering::SeqCst);
         if !HAS_THREAD.swap(true, Ordering::SeqCst) {
-            // The word can be read even before the thread first runs, which may take long on a busy machine.
+            // The word can be read even before the thread first runs, which may take a while on a busy machine.
             TICK.store(tick_after(started().elapsed()), Ordering::Relaxed);
             if thread::Builder::new().name("wharf-clock".into()).spawn(run).is_err() {
                 TICK.store(STOPPED, Ordering::Relaxed);
@@ -146,7 +146,7 @@ mod tests {
             while read() < begun.0 + 3 {
                 thread::yield_now();
             }
-            // The first tick may have been almost complete when it was read.
+            // The first tick may have been almost complete when the clock was first read.
             assert!(begun.1.elapsed() > 2 * COARSE_TICK - Duration::from_millis(20), "{:?}", begun.1.elapsed());
         }
     }

@@ -14,7 +14,7 @@ use crate::pool::service_id::ServiceId;
 
 /// A connection that is checked out of a [`Pool`](crate::Pool). Dropping the connection checks it in.
 ///
-/// It may be sent to and dropped on any thread, inside or outside a runtime. Checking in is a function call. It does
+/// It may be sent to any thread and dropped there, inside or outside a runtime. Checking in is a function call. It does
 /// not take a lock unless a check-out is waiting, or the connection has to be closed or drained. These locks are held
 /// for only a few steps. Checking in takes longer only if a subscriber is slow, because subscribers are called first. A
 /// connection keeps its pool in memory, but does not keep it open.
@@ -88,8 +88,8 @@ impl<E: Establish> Connection<E> {
         self.lease.is_stale()
     }
 
-    /// Records what the connection is used for. In load-balanced mode, timeout errors report how many connections
-    /// cursors, transactions and other operations hold.
+    /// Records what the connection is used for. In load-balanced mode, timeout errors report how many connections are
+    /// held by cursors, by transactions and by other operations.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.lease.pin_to(purpose);
     }

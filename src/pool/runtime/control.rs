@@ -102,11 +102,11 @@ impl<E: Establish> Pool<E> {
     /// Changes `maxPoolSize`, `minPoolSize` and `maxConnecting` while the pool is in use. `change` receives the current
     /// [`options`](Self::options), and is called again if another thread resizes the pool at the same time.
     ///
-    /// If the pool grows, waiting check-outs open connections at once, and so does the background task, up to
+    /// If the pool grows, waiting check-outs open connections immediately, and so does the background task, up to
     /// `minPoolSize`. If it shrinks, no more connections are opened beyond the new maximum. Surplus connections are
-    /// closed with the reason "stale", even if check-outs are waiting: available connections at once, and connections
-    /// in use when they are checked in. While there are surplus connections, check-outs and check-ins take a slower
-    /// path.
+    /// closed with the reason "stale", even if check-outs are waiting: available connections immediately, and
+    /// connections in use when they are checked in. While there are surplus connections, check-outs and check-ins take
+    /// a slower path.
     ///
     /// The number of the pool's shards does not change, because [`PoolBuilder::build`](crate::PoolBuilder::build) chose
     /// it for the original `maxPoolSize`.
@@ -120,7 +120,8 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if the sizes conflict, or if another option was changed. The pool then keeps its options.
+    /// [`InvalidOption`] if the sizes conflict, or if another option was changed. The pool's options then stay as they
+    /// were.
     #[doc(alias = "set_max_size")]
     #[doc(alias = "set_maximum_pool_size")]
     pub fn resize(&self, change: impl Fn(PoolOptions) -> PoolOptions) -> Result<(), InvalidOption> {

@@ -82,8 +82,8 @@ pub struct TokioEnvironment<E: Establish> {
     /// Tells warm-ups that the number of connections may have changed.
     pub(super) population: Event,
     pub(super) failures: Failures,
-    /// Notified when connections go stale, when the pool is closed or resumed, and when a back-off ends. Draining
-    /// tasks, checks, suspended check-outs and openings that are backing off listen to it.
+    /// Notified when connections go stale, when the pool is closed or resumed, and when a back-off ends. The listeners
+    /// are draining tasks, checks, suspended check-outs, and openings that are backing off.
     pub(super) changed: Event,
     pub(super) stopwatch: Stopwatch,
     pub(super) coarse: Coarse,

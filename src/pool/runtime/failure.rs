@@ -54,7 +54,7 @@ impl FailedConnection<'_> {
     /// Returns whether the specifications require the pool to be cleared because of this error.
     ///
     /// They do not require it if the server may be overloaded (`SystemOverloadedError`), or if the server reports that
-    /// it is not the primary or is recovering without shutting down. In load-balanced mode, they do not require it
+    /// it is not the primary or is recovering, and is not shutting down. In load-balanced mode, they do not require it
     /// before the handshake has named the service.
     #[must_use]
     pub fn clears_pool(&self) -> bool {

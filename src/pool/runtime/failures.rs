@@ -65,7 +65,7 @@ impl Failures {
         Some(Pause { length: length.mul_f64((1.0 + random_fraction()) / 2.0), back_off: present.back_off() })
     }
 
-    /// Ends the back-off, and all pauses.
+    /// Ends the back-off and all its pauses.
     pub fn end(&self, changed: &Event) {
         if self.round().failures() > 0 {
             self.reset();

@@ -1,9 +1,9 @@
 //! Detection of a fork.
 //!
-//! A connection is not fork-safe, because the parent and the child would both write to one socket. So a pool checks
-//! whether it is used in a forked child. A child increments a fork counter, which nothing else writes, so the check is
-//! one load from a cache line that never changes. A hit and its check-in do not need the check, because the child also
-//! forgets the shard that its thread used last (INV-16).
+//! A connection is not fork-safe, because the parent and the child would both write to the same socket. So a pool
+//! checks whether it is used in a forked child. A child increments a fork counter, which nothing else writes, so the
+//! check is one load from a cache line that never changes. A hit and its check-in do not need the check, because the
+//! child also forgets the shard that its thread used last (INV-16).
 //!
 //! A child also inherits the futures that were polled before the fork and, on a current-thread runtime, the pool's
 //! tasks. Their state refers to the parent's sockets and to the parent's pool, whose locks may be held by threads that

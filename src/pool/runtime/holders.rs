@@ -127,8 +127,8 @@ impl<E: Establish> Pool<E> {
     ///
     /// # Cost
     ///
-    /// While accounting is off, the future of a check-out carries one more pointer. While it is on, a check-out that
-    /// finds a connection reads the clock and writes one cache line, and its check-in executes one more locked
+    /// While accounting is off, it costs one extra pointer in the future of each check-out. While it is on, a check-out
+    /// that finds a connection reads the clock and writes one cache line, and its check-in executes one more locked
     /// instruction. Neither takes a lock, except once for each connection that existed when accounting was switched on.
     /// The [guide](crate::guide::metrics_and_traces#holders-of-connections) has figures. Each connection that has been
     /// checked out since then takes another 64 bytes.
@@ -143,8 +143,8 @@ impl<E: Establish> Pool<E> {
         self.here().core.accounts_for_holders()
     }
 
-    /// Returns the connections in use, with the details known about each. The connection in use longest comes first.
-    /// Empty unless the pool [accounts for holders](Self::account_for_holders).
+    /// Returns the connections in use, with the details known about each. The connection that has been in use longest
+    /// comes first. Empty unless the pool [accounts for holders](Self::account_for_holders).
     ///
     /// A connection that is being drained is not listed, although [`PoolStatus::in_use`](crate::PoolStatus::in_use)
     /// counts it, because its caller has checked it in. Each entry was accurate at some instant during the call, but

@@ -32,7 +32,7 @@ type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
 pub(super) struct Home {
     handle: Handle,
     ended: AtomicBool,
-    /// Makes the pool's connections stale, once.
+    /// Ensures that the pool's connections are made stale only once.
     renewal: Once,
 }
 

@@ -1,6 +1,6 @@
 //! The pool on tokio: the core with a clock, tasks and subscribers.
 
-// This comes first, because rustdoc shows the methods of `Pool` in the order of the modules.
+// This module comes first, because rustdoc shows the methods of `Pool` in the order of the modules.
 mod pool;
 
 mod alarm;

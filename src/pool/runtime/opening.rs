@@ -58,8 +58,8 @@ impl<E: Establish> OpenRequest<E> {
 
     /// Takes the permit, if the connection has not been created yet.
     ///
-    /// The task takes the permit to create the connection. The check-out takes and drops the permit if it got another
-    /// connection.
+    /// The task takes the permit to create the connection. The check-out takes and drops the permit if it has received
+    /// another connection.
     pub fn take_permit(&self) -> Option<HeldPermit<E>> {
         self.permit.take()
     }
@@ -159,7 +159,7 @@ pub(super) async fn open<E: Establish>(
             opening.hand_on(Some(idle));
             Ok(())
         }
-        // The receiver may be gone. The failure sink was already called.
+        // The receiver may be gone. The failure sink has already been called.
         (Some((requester, _)), Err(error)) => {
             drop(requester.send(Err(error)));
             Ok(())
@@ -215,7 +215,7 @@ async fn establish<E: Establish>(
     );
     let interrupted = poll_fn(|context| {
         let pending = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        // The pending connection is taken only below, after this future has completed.
+        // The code below takes the pending connection only after this future has completed.
         pending.as_ref().expect("BUG: a pending connection is gone").poll_interrupted(context)
     });
     let outcome = tokio::select! {

@@ -95,7 +95,7 @@ use crate::pool::sync::Contained;
 /// that gave up, each check-in that serves a check-out takes the lock. The number of steps under the lock does not
 /// depend on the number of waiters. A thread that finds the lock held leaves its section to the holder, which runs up
 /// to 32 such sections for other threads in order of arrival. If the thread that holds the lock is preempted, other
-/// threads back off: they retry after pauses, then yield, and after about a millisecond sleep for 50 µs at a time.
+/// threads back off: they retry after pauses, then yield, and, after about a millisecond, sleep for 50 µs at a time.
 /// Opening and closing connections, `ready`, `clear`, `close` and `status` also take short locks.
 ///
 /// # Panics
@@ -112,22 +112,22 @@ use crate::pool::sync::Contained;
 ///
 /// When the runtime shuts down, its connections can no longer be used. They become stale, which increments the
 /// generation, and are closed. The pool then moves. The next check-out that opens a connection, or the next call to
-/// [`Pool::ready`], moves the pool to the runtime it is called on, and starts a background task there. So a pool in a
-/// `static` serves one runtime after another, for example in tests that each have their own runtime. Check-outs that
-/// are waiting on another runtime keep waiting. A command on a connection whose runtime has shut down fails with a
-/// network error. To rule that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
+/// [`Pool::ready`], moves the pool to the caller's runtime, and starts a background task there. So a pool in a `static`
+/// serves one runtime after another, for example in tests that each have their own runtime. Check-outs that are waiting
+/// on another runtime keep waiting. A command on a connection whose runtime has shut down fails with a network error.
+/// To rule that out for a pool in a `static`, give the pool a runtime that lives as long as the process.
 ///
 /// Check-outs may also be polled outside tokio, by another executor. Then the pool's runtime opens the connections and
-/// enforces the time limits. After it has shut down, the pool moves to another runtime on which a check-out has opened
-/// a connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has moved.
-/// [`Pool::check_out_blocking`] is for threads without any executor.
+/// enforces the time limits. Once that runtime has shut down, the pool moves to another runtime on which a check-out
+/// has opened a connection. If there is none, such check-outs fail with [`CheckOutError::NoRuntime`] until the pool has
+/// moved. [`Pool::check_out_blocking`] is for threads without any executor.
 ///
 /// # Forking
 ///
 /// A pool notices when it is used in a forked child, and clears itself there ("Forking" in the specification). It
-/// increments its generation, and starts over as a paused pool on the runtime on which the child uses it. It gives up
-/// the connections that it inherited, without sending anything on them. Connections that were checked out at the time
-/// of the fork still belong to the parent and must not be used in the child. Dropping them there is allowed.
+/// increments its generation, and starts over as a paused pool on the runtime where the child uses it. It gives up the
+/// connections that it inherited, without sending anything on them. Connections that were checked out at the time of
+/// the fork still belong to the parent and must not be used in the child. Dropping them there is allowed.
 ///
 /// For a subscriber, the child's pool continues the parent's pool, so counts derived from the events remain correct in
 /// the child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
@@ -151,7 +151,7 @@ use crate::pool::sync::Contained;
 /// no thread is starting or exiting; [`single::Client`](crate::single::Client) does not start any threads. Use `fork`:
 /// `_Fork` and a raw `clone` do not run fork handlers, so a pool does not notice their children.
 pub struct Pool<E: Establish> {
-    /// The core of `shared`. With this copy of its pointer, a check-out loads one pointer instead of two.
+    /// The core of `shared`. With this copy of the pointer, a check-out loads one pointer instead of two.
     pub(super) core: CoreOfShared<E>,
     /// Always kept together with `core` (INV-14).
     pub(super) shared: Arc<Shared<E>>,
@@ -209,7 +209,7 @@ impl<E: Establish> Pool<E> {
     /// If the connection cannot be opened, only the check-out that it was opened for fails. The check-outs in the queue
     /// keep waiting.
     ///
-    /// A check-out fails at once while the pool is paused, for example before the first [`Pool::ready`].
+    /// A check-out fails immediately while the pool is paused, for example before the first [`Pool::ready`].
     ///
     /// ```no_run
     /// # async fn example(pool: wharf::Pool<wharf::Endpoint>) -> Result<(), Box<dyn std::error::Error>> {
@@ -291,7 +291,7 @@ impl<E: Establish> Pool<E> {
     /// Pauses the pool and makes all its connections stale. Returns whether it did so: it does nothing if the pool is
     /// closed, or if its generation differs from [`Clear::only_at_generation`].
     ///
-    /// Waiting check-outs fail at once with [`PoolClearedError`](crate::PoolClearedError). Connections in use are
+    /// Waiting check-outs fail immediately with [`PoolClearedError`](crate::PoolClearedError). Connections in use are
     /// closed when they are checked in. With [`Clear::interrupt_in_use_connections`], their operations are interrupted.
     /// The pool stays paused until [`Pool::ready`] is called.
     ///
@@ -317,9 +317,10 @@ impl<E: Establish> Pool<E> {
 
     /// Closes the pool permanently.
     ///
-    /// Available connections are closed at once, pending connections when their tasks notice the close, and connections
-    /// in use when they are checked in. From then on, all check-outs fail, including those that are waiting. Dropping
-    /// the last handle has the same effect. [`closed`](Self::closed) waits until all connections are closed.
+    /// Available connections are closed immediately, pending connections when their tasks notice the close, and
+    /// connections in use when they are checked in. From then on, all check-outs fail, including those that are
+    /// waiting. Dropping the last handle has the same effect. [`closed`](Self::closed) waits until all connections are
+    /// closed.
     pub fn close(&self) {
         self.here().shared.close();
     }
@@ -372,8 +373,8 @@ impl<E: Establish> Pool<E> {
     /// Returns a snapshot of the pool's metrics: its connections and check-outs, how long check-outs waited, how long
     /// connections were in use, and how long it took to open them.
     ///
-    /// This works without a subscriber. It takes short locks and reads a few KiB, so call it once a second, not for
-    /// every operation. [`metrics`](crate::metrics) says how precise and how consistent the numbers are.
+    /// This works without a subscriber. It takes short locks and reads a few KiB, so call it about once a second rather
+    /// than for every operation. [`metrics`](crate::metrics) says how precise and how consistent the numbers are.
     ///
     /// ```
     /// # use wharf::{Establish, EstablishError, Establishing, Pool};

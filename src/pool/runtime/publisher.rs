@@ -32,7 +32,7 @@ use crate::pool::sync::contain;
 /// All other events go through a queue, one at a time, and the callers of the pool take turns delivering them. A call
 /// that emits a queued event delivers at most 32 events before the next such call takes over. If there is no other
 /// call, it delivers all events that are queued. A call may leave up to 32 events behind for another call to deliver.
-/// If it would leave more events, it waits until there is room. A call with a frequent event to deliver first waits for
+/// If it would leave more events, it waits until there is room. Before a call delivers a frequent event, it waits for
 /// the events that are already queued, because they may have to be delivered first. So the queue does not grow over
 /// time. A call is delayed at most by the events that were queued before its own, by one turn of 32, and by any
 /// subscriber call in progress that has caused an event to be queued.
@@ -73,7 +73,7 @@ const SHARE: Share = Share { turn: 32, room: 32 };
 /// The events of a pool, its subscribers, and its log.
 pub(super) struct Publisher {
     subscribers: List<Arc<dyn Subscriber>>,
-    /// Receives events while the log is read, before the subscribers do.
+    /// Receives each event before the subscribers do, but only while something reads the log.
     log: Option<Arc<dyn Subscriber>>,
     delivery: Delivery<PoolEvent>,
 }

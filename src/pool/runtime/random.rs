@@ -31,8 +31,8 @@ pub(crate) fn random_fraction() -> f64 {
 pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     if getrandom::fill(&mut bytes).is_err() {
-        // The keys of a `RandomState` are random, but a forked child inherits them. So the process number and the time
-        // are also hashed.
+        // The keys of a `RandomState` are random, but a forked child inherits them. So the process ID and the time are
+        // also hashed.
         for part in bytes.chunks_mut(8) {
             let number = RandomState::new().hash_one((process::id(), SystemTime::now()));
             part.copy_from_slice(&number.to_ne_bytes()[..part.len()]);

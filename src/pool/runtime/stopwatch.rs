@@ -7,7 +7,8 @@ use quanta::Clock;
 use tokio::time::Instant;
 
 /// Nanoseconds per tick of the fast clock's counter, multiplied by 2^32, for the whole process. 0 before the first
-/// calibration. Threads do not wait for the calibration of another thread, which a forked child would not have.
+/// calibration. Threads do not wait for another thread's calibration, because that thread would not exist in a forked
+/// child.
 static SCALE: AtomicU64 = AtomicU64::new(0);
 
 /// Measures durations, in nanoseconds since it was started. Clones count from the same instant.

@@ -33,8 +33,8 @@ pub(crate) async fn within<F: Future>(
         return timeout_at(at, future).await.map_err(|_| Lapse::TimeUp);
     }
     let runtime = lender().ok_or(Lapse::NoRuntime)?;
-    // The timer runs in a task, because a timer panics if it is polled after its runtime has shut down. A task is
-    // cancelled instead.
+    // The timer runs in a task, because a timer panics if it is polled after its runtime has shut down. A task, by
+    // contrast, is cancelled.
     let mut timer = AbortedOnDrop(runtime.spawn(sleep_until_there(at)));
     let mut future = pin!(future);
     poll_fn(|context| {

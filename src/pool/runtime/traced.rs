@@ -153,7 +153,7 @@ impl SlowCheckOuts {
             return None;
         }
         let next = now.saturating_add(u64::try_from(PACE.as_nanos()).expect("the pace fits"));
-        // Relaxed: `due` only chooses the check-out that reports, and the count is a statistic. Nothing is published.
+        // Relaxed: `due` only decides which check-out reports, and the count is a statistic. Nothing is published.
         let due = self.due.load(Ordering::Relaxed);
         if now >= due && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             // Relaxed: as above.

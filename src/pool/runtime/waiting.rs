@@ -121,7 +121,7 @@ impl<E: Establish> Pool<E> {
         self.obtain(None, limits).await
     }
 
-    /// Waits for a connection without a limit. `grant` is the grant that the check-out already has.
+    /// Waits for a connection without a time limit. `grant` is the grant that the check-out already has.
     pub(super) async fn obtain_unlimited(&self, grant: Grant<TokioEnvironment<E>>) -> opening::Acquired<E> {
         self.obtain(Some(grant), TimeLimits::none()).await
     }
@@ -249,8 +249,8 @@ impl<E: Establish> Pool<E> {
     /// becomes available once it is open. If another connection is returned before the new connection has been created,
     /// the new connection is never created.
     ///
-    /// If both outcomes are available when it is polled, the check-out takes the returned connection. So it succeeds
-    /// even if its own connection could not be opened.
+    /// If a returned connection and the outcome of its own opening are both available when it is polled, the check-out
+    /// takes the returned connection. So it succeeds even if its own connection could not be opened.
     async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());

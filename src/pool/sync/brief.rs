@@ -17,7 +17,7 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 ///
 /// # Requests
 ///
-/// A thread that finds the lock held watches it for about as long as one or two sections take. Then, or at once if
+/// A thread that finds the lock held watches it for about as long as one or two sections take. Then, or immediately if
 /// other threads have left requests, it leaves its own request and watches only that request. The holder serves all
 /// requests before it releases the lock, first come, first served:
 ///
@@ -58,7 +58,7 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 pub struct BriefLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
-    /// The most recent request, which links to the earlier requests, or null.
+    /// The most recent request, which links to the earlier ones; null if there are no requests.
     requests: AtomicPtr<Request<T>>,
 }
 
@@ -176,14 +176,15 @@ impl<T> BriefLock<T> {
     /// threads.
     #[inline]
     pub fn try_lock(&self) -> Option<BriefGuard<'_, T>> {
-        // Relaxed: only checks. Unlike an attempt to lock, they do not take cache lines away from the holder.
+        // Relaxed: these loads are only checks. Unlike an attempt to lock, they do not take cache lines away from the
+        // holder.
         let seems_free = self.requests.load(Ordering::Relaxed).is_null() && !self.held.load(Ordering::Relaxed);
         (seems_free && self.try_acquire()).then(|| self.guard(ptr::null()))
     }
 
     /// Runs a section under the lock, on this thread or on the holder's thread, and returns its result.
     ///
-    /// `now` and the result of `later` are the same section, and one of them runs. `now` runs at once and on this
+    /// `now` and the result of `later` are the same section, and one of them runs. `now` runs immediately, on this
     /// thread, so the compiler can inline it. `later` may do in advance what `now` does under the lock. The section
     /// must not depend on the thread that runs it.
     ///
@@ -208,8 +209,8 @@ impl<T> BriefLock<T> {
     #[inline(never)]
     fn acquire_soon(&self) -> bool {
         for _ in 0..Self::LOOKS {
-            // Relaxed here and below: only checks. Unlike an attempt to lock, they do not take the cache line away from
-            // the holder.
+            // Relaxed here and below: these loads are only checks. Unlike an attempt to lock, they do not take the
+            // cache line away from the holder.
             if !self.requests.load(Ordering::Relaxed).is_null() {
                 return false;
             }
@@ -330,9 +331,9 @@ impl<T> BriefLock<T> {
         self.guard(request.next.with(|next| unsafe { *next }))
     }
 
-    /// Serves the requests `left`, then any requests that have arrived since, and then releases the lock or gives it to
-    /// another thread. Called by the holder, whose borrow of the lock outlives the call; a thread that was served may
-    /// have dropped its own borrow.
+    /// Serves the requests in `left`, then any requests that have arrived since, and then releases the lock or gives it
+    /// to another thread. Called by the holder, whose borrow of the lock outlives the call; a thread that was served
+    /// may have dropped its own borrow.
     #[allow(unsafe_code)]
     fn serve(&self, mut left: *const Request<T>) {
         let mut served = 0;

@@ -2,9 +2,9 @@
 //!
 //! loom decides which orders to try based on the *last* access to each object, and a load overwrites the record of an
 //! earlier load. If thread A loads, and thread B then loads and stores, loom compares B's store with B's own load, and
-//! never tries B's store before A's load. Every compare-and-swap loop begins with a load. Models on plain loom atomics
-//! therefore pass after a handful of executions, and the interesting executions are not among them (observed with loom
-//! 0.7.2).
+//! never tries B's store before A's load. Every compare-and-swap loop begins with a load. Models that use plain loom
+//! atomics therefore pass after a handful of executions, and the interesting executions are not among them (observed
+//! with loom 0.7.2).
 //!
 //! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion of the atomic. These
 //! operations depend on each other, whatever kind of access follows, so loom tries all their orders. Because they are
@@ -15,7 +15,7 @@
 //! loom may switch threads at the turnstile and at the access after it. A switch between the two cannot reveal anything
 //! that a switch before or after both does not. So loom does not explore that switch ([`Turnstile::step`]). The
 //! exceptions are accesses for which loom also has to choose the value that is read: loads, and read-modify-writes of
-//! an atomic that was also stored to. loom has only one setting, which covers both choices.
+//! an atomic that was also written by plain stores. loom has only one setting, which covers both choices.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool as Flag;

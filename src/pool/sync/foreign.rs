@@ -61,7 +61,7 @@ impl Drop for Contained {
     }
 }
 
-/// Calls a waker's code, and catches its panic.
+/// Calls a waker's code, and catches any panic in it.
 #[cfg(not(any(loom, shuttle)))]
 fn call(foreign: impl FnOnce()) {
     contain(foreign);
@@ -73,7 +73,7 @@ fn call(foreign: impl FnOnce()) {
     foreign();
 }
 
-/// Runs foreign code, and catches its panic. Returns `None` if it panicked.
+/// Runs foreign code, and catches any panic in it. Returns `None` if it panicked.
 #[inline]
 pub(crate) fn contain<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(foreign)) {

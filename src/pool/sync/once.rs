@@ -1,4 +1,4 @@
-//! std's `OnceLock` on loom's primitives, for values that are set under a lock or by a slot's owner.
+//! std's `OnceLock` rebuilt on loom's primitives, for values that are set under a lock or by a slot's owner.
 
 use super::UnsafeCell;
 use super::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ impl<T> OnceLock<T> {
     }
 
     pub(crate) fn get(&self) -> Option<&T> {
-        // A value that was set stays set, so its readers need not be ordered among themselves. If this load does not
-        // see a value, the next load makes loom try the read both before and after `set`. ORD: Acquire; pairs with the
+        // Once set, a value stays set, so its readers need not be ordered among themselves. If this load does not see a
+        // value, the next load makes loom try the read both before and after `set`. ORD: Acquire; pairs with the
         // Release in `set`.
         let is_set = self.is_set.load_past_turnstile(Ordering::Acquire) || self.is_set.load(Ordering::Acquire);
         // SAFETY: the value is set, so it is never written again.

@@ -17,7 +17,8 @@ use loom::thread::{self, Thread};
 
 use super::explored::unexplored;
 
-/// This is not part of the model, because loom switches threads only at its own objects.
+/// The progress of a model's threads, which is not part of the model, because loom switches threads only at its own
+/// objects.
 #[derive(Default)]
 struct Progress {
     steps: u64,

@@ -29,7 +29,7 @@ pub type Site = &'static Location<'static>;
 /// The functions of the simulator. Each function is called on the core that it concerns, and may run other cores before
 /// it returns.
 pub trait Machine: Sync {
-    /// Accesses `bytes` bytes at `address`. The access itself follows at once, before any other core's next access.
+    /// Accesses `bytes` bytes at `address`. The access itself follows immediately, before any other core's next access.
     fn access(&self, address: usize, bytes: usize, access: Access, site: Site);
 
     /// Waits until no core holds the mutex at `address`, and locks it for this core.
@@ -207,7 +207,7 @@ pub(super) mod cell {
             Self(std::cell::UnsafeCell::new(value))
         }
 
-        /// Accesses the beginning of a large value: the part that fits into a cache line behind a lock's word.
+        /// Accesses the beginning of a large value: the part that fits into a cache line after a lock's word.
         #[track_caller]
         fn accessed(&self, access: Access) {
             super::access_bytes(self.0.get(), size_of::<T>().min(56), access);

@@ -106,19 +106,19 @@ impl SlotStack {
             if head.top == NONE {
                 return None;
             }
-            // ORD: Relaxed; the pusher wrote it before the head that has just been read. A later owner may have changed
-            // it, but then the head has also changed, and the swap fails.
+            // ORD: Relaxed; the pusher wrote this link before the head that has just been read. A later owner may have
+            // changed the link, but then the head has also changed, and the swap fails.
             let below = slots.slot(head.top).below.load(Ordering::Relaxed);
             Some((below, head.top))
         })
     }
 
-    /// Puts a slot that the caller owns on top.
+    /// Pushes a slot that the caller owns.
     pub fn push<T: Default>(&self, slots: &Slots<T>, index: u32) {
         self.push_chain(slots, index, index);
     }
 
-    /// Puts slots on top. The caller owns them, and has linked them from `first` to `last`.
+    /// Pushes several slots. The caller owns them, and has linked them from `first` to `last`.
     pub fn push_chain<T: Default>(&self, slots: &Slots<T>, first: u32, last: u32) {
         let pushed = self.change(|head| {
             // ORD: Relaxed; published by the swap of the head.
@@ -133,7 +133,7 @@ impl SlotStack {
         self.change(|head| (head.top != NONE).then_some((NONE, head.top)))
     }
 
-    /// Returns the slot below a slot that the caller has detached and not pushed since.
+    /// Returns the slot below a slot that the caller has detached and has not pushed since.
     pub fn below<T: Default>(slots: &Slots<T>, index: u32) -> Option<u32> {
         // ORD: Relaxed; the caller owns the slot.
         Some(slots.slot(index).below.load(Ordering::Relaxed)).filter(|&below| below != NONE)
@@ -147,7 +147,7 @@ impl SlotStack {
 
     /// Returns whether the stack was empty a moment ago.
     pub fn is_empty(&self) -> bool {
-        // ORD: Relaxed; only a hint, which does not publish anything.
+        // ORD: Relaxed; only a hint, which publishes nothing.
         StackHead::unpack(self.head.load(Ordering::Relaxed)).top == NONE
     }
 
@@ -252,7 +252,7 @@ mod tests {
             attempts += 1;
             let below = slots.slot(head.top).below.load(Ordering::Relaxed);
             if attempts == 1 {
-                // Another thread takes both slots, and puts back only the upper one: the top is the same as before.
+                // Another thread takes both slots, and puts back only the upper slot, so the same slot is on top again.
                 assert_eq!([stack.pop(&slots), stack.pop(&slots)], [Some(upper), Some(lower)]);
                 stack.push(&slots, upper);
             }

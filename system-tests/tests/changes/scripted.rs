@@ -345,7 +345,7 @@ async fn stream_that_resumes_leaves_the_transaction_of_its_session_alone() {
     }
 }
 
-/// A connect timeout is a network error as long as the call has time left.
+/// A connect timeout counts as a network error if the call has time left.
 #[tokio::test(start_paused = true)]
 async fn stream_with_a_time_limit_resumes_after_a_connect_timeout() {
     let event = doc! { "_id": { "token": 1 }, "operationType": "insert" };

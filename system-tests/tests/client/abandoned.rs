@@ -63,7 +63,7 @@ async fn dropped_call_that_has_sent_nothing_leaves_no_transaction() {
     assert!(!arrived.lock().unwrap()[0].contains_key("autocommit"));
 }
 
-/// Starts a primary, and a client that may open one connection.
+/// Starts a primary, and a client that may open only one connection.
 async fn only_connection(answer: fn(&Document, usize) -> Answer, more: &str) -> (ScriptedServer, Client) {
     let (server, _) = start(primary(), answer).await;
     let client = client(&server, &format!("directConnection=true&maxPoolSize=1{more}"));

@@ -50,7 +50,7 @@ async fn free(client: &Client, what: &str) {
     .await;
 }
 
-/// Starts a server, and a client that may open one connection to it. `hello` determines the kind of server.
+/// Starts a server, and a client that may open only one connection to it. `hello` determines the kind of server.
 async fn server(hello: Document) -> (ScriptedServer, Client) {
     let kind = if hello.contains_key("serviceId") { "loadBalanced=true" } else { "directConnection=true" };
     let (server, _) = start(hello, |command, _| {

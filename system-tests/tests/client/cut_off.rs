@@ -1,5 +1,5 @@
-//! Transactions with cancelled operations, behind a load balancer. Only a transaction's own connection leads to its
-//! server.
+//! Transactions with cancelled operations, behind a load balancer. A transaction's server can only be reached through
+//! the transaction's own connection.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};

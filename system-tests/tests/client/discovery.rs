@@ -72,7 +72,7 @@ async fn error_of_a_connection_older_than_the_last_clear_changes_nothing() {
     assert_eq!(events.mark(), mark, "{:#?}", &events.all()[mark..]);
 }
 
-/// "connectTimeoutMS=0": a streamed reply "MUST remain unlimited".
+/// "connectTimeoutMS=0": the timeout for a streamed reply "MUST remain unlimited".
 #[tokio::test(start_paused = true)]
 async fn awaited_check_has_no_time_limit_if_connections_have_none() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -121,7 +121,7 @@ async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
     assert!(close(&times, &[0, 0, 10_000, 30_000]), "{times:?}");
 }
 
-/// The test plan, "Connection Pool Backpressure": the server accepts 20 connections at once, and closes the others
+/// The test plan, "Connection Pool Backpressure": the server accepts 20 connections at a time, and closes the others
 /// during the handshake, as a real server's rate limiter does.
 #[tokio::test(start_paused = true)]
 async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool() {

@@ -364,8 +364,8 @@ async fn check_out_ends_with_the_server_selection_timeout_if_timeout_is_set() {
     }
 }
 
-/// CSOT, "Command Execution": `maxTimeMS` is the time left minus the shortest round trip. A command with less time left
-/// than that is not sent.
+/// CSOT, "Command Execution": `maxTimeMS` is the time left minus the shortest round trip. A command that has less time
+/// left than the shortest round trip is not sent.
 #[tokio::test(start_paused = true)]
 async fn shortest_round_trip_is_left_out_of_the_time_of_the_server() {
     const ROUND_TRIP: i64 = 100;

@@ -155,7 +155,7 @@ async fn metrics_say_whose_server_accepts_writes() {
     assert_eq!(accept_writes(), [set.servers[0].address()]);
     assert_eq!(client.metrics().iter().filter(|pool| pool.status.phase == Phase::Ready).count(), 2);
 
-    // The server is no longer primary, and is not checked again at once.
+    // The server is no longer primary, and is not checked again immediately.
     client.run_command("admin", &ping).await.unwrap_err();
     assert_eq!(accept_writes(), [""; 0]);
 }

@@ -79,7 +79,7 @@ async fn aggregation_that_writes_goes_to_the_primary_while_a_server_is_older_tha
     }
 }
 
-/// Driver Sessions: an implicit session is left out where the server does not support sessions.
+/// Driver Sessions: an implicit session is left out if the server does not support sessions.
 #[tokio::test]
 async fn change_stream_without_sessions_has_none() {
     let replies = |command: &Document| {

@@ -31,7 +31,7 @@ async fn time_that_retries_use_up_is_a_timeout() {
     let server = distant(standalone(), 30, || after(35, failure(134, &[]))).await;
     let client = client(&server, "");
     let read = rawdoc! { "count": "c" };
-    // At first, a connection is opened and round trips are measured.
+    // First, a connection is opened and round trips are measured.
     client.run(Operation::read("test", &read)).await.unwrap_err();
     tokio::time::sleep(Duration::from_secs(3)).await;
     let error = client.run(Operation::read("test", &read).timeout(100 * MS)).await.unwrap_err();

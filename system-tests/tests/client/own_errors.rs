@@ -109,7 +109,7 @@ async fn body_in_a_task_may_return_boxed_errors() {
     assert_eq!(task.await.unwrap(), ("nothing is left of it".to_owned(), 2));
 }
 
-/// The time runs out in the first run, or in the first commit.
+/// The time runs out during the first run, or during the first commit.
 #[tokio::test(start_paused = true)]
 async fn errors_of_the_client_are_converted() {
     for (command, label) in

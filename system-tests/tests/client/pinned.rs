@@ -1,4 +1,4 @@
-//! Transactions that stay on their mongos although a new connection to it fails.
+//! Transactions that stay on their mongos even if a new connection to it fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -132,14 +132,14 @@ async fn pool_is_cleared_after_a_failed_check_and_ready_after_the_next() {
     client.shutdown(Duration::from_secs(5)).await;
 }
 
-/// "Streaming protocol Tests": each server answers as often as `heartbeatFrequencyMS` says.
+/// "Streaming protocol Tests": each server answers as often as `heartbeatFrequencyMS` specifies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heartbeats_of_a_stream_are_as_frequent_as_the_options_say() {
     let (server, set) = (mongod::shared().unwrap(), replica_set::shared().unwrap());
     let of_set: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
     let alone = vec![server.address().to_string()];
     // The lower bounds are loose. The first of the five heartbeats may already be under way, and the servers of the set
-    // report a step-down by a concurrent test at once.
+    // immediately report a step-down that a concurrent test causes.
     for (uri, servers, least) in [
         (format!("mongodb://{}/?", server.address()), alone, Duration::from_secs(2)),
         (set.uri(), of_set, Duration::ZERO),
@@ -244,7 +244,7 @@ async fn primary_that_fails_a_write_is_unknown_until_it_is_checked() {
         let cleared = client.status().servers[0].pool.as_ref().unwrap().generation;
         assert_eq!(cleared, generation, "{code:?}");
         events.after(mark, |event| event.name() == "ServerHeartbeatStarted").await;
-        // Only a server that answered is checked at once.
+        // Only a server that answered is checked immediately.
         assert_eq!(begun.elapsed() < Duration::from_millis(10), code.is_some(), "{code:?}: {:?}", begun.elapsed());
     }
 }

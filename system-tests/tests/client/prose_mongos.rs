@@ -236,8 +236,8 @@ async fn cursor_has_one_session_in_every_topology_with_every_read_preference() {
     }
 }
 
-/// Writes with a client that was given only the secondary. Returns the outcome, and the servers that received the
-/// write.
+/// Writes with a client that was given only the secondary's address. Returns the outcome, and the servers that received
+/// the write.
 async fn write_by_way_of_the_secondary(parameters: &str) -> (Result<RawDocumentBuf, ClientError>, Vec<usize>) {
     let set = Cluster::replica_set(2, |server, _, _| match server {
         0 => ok(),

@@ -275,7 +275,8 @@ async fn slow_server_is_selected_less_often() {
     };
     // The specification asks for 40 to 60 % for two servers that are equally fast. On a busy machine, two members of a
     // set are not equally fast: a member that answers half as fast is rightly selected half as often. The suite
-    // `in_window` asserts the choice among equal servers; this test asserts that a slow server is selected again.
+    // `in_window` tests the choice between equally fast servers; this test asserts that a slow server is selected
+    // again.
     for (times, each, range) in [(10_000, 10, 0.0..0.25), (0, 100, 0.05..0.95)] {
         point(rawdoc! { "times": times });
         told.lock().unwrap().clear();

@@ -39,7 +39,7 @@ async fn cleared_pool_is_a_transient_error_of_a_transaction() {
     assert!(error.has_label("TransientTransactionError"), "{error:?}");
 }
 
-/// "Options Inside Transaction Prose Tests" 1.0, and the same with the write concern of the client.
+/// "Options Inside Transaction Prose Tests" 1.0, and the same test with the client's write concern.
 #[tokio::test(start_paused = true)]
 async fn write_concern_from_outside_does_not_reach_into_a_transaction() {
     let set = Cluster::replica_set(1, |_, _, _| ok()).await;
@@ -61,7 +61,7 @@ async fn write_concern_from_outside_does_not_reach_into_a_transaction() {
     assert_eq!(commit.get_document("writeConcern").unwrap(), &doc! { "w": "majority" });
 }
 
-/// Runs a transaction of one insert, which begins after a pause.
+/// Runs a transaction that pauses, and then inserts a document.
 async fn transaction(client: &Client, pause: Duration) -> Result<&'static str, ClientError> {
     let mut session = client.start_session().await.unwrap();
     session

@@ -84,7 +84,7 @@ async fn generated_identifier_is_the_first_field() {
     }
 }
 
-/// The servers that a connection string of the SOCKS5 prose test names.
+/// The servers named in a connection string of the SOCKS5 prose test.
 #[derive(Clone, Copy, Debug)]
 enum At {
     /// A name that only the proxy resolves.

@@ -1,4 +1,4 @@
-//! Which commands are sent again after a failure, and which must not be, on servers that follow scripts.
+//! Which commands are sent again after a failure, and which are not, on servers that follow scripts.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -316,8 +316,8 @@ pub(super) async fn lost_with_a_commit() -> (ScriptedServer, Arc<AtomicBool>) {
     (server.await.unwrap(), has_committed)
 }
 
-/// Retryable Writes, "Executing Retryable Write Commands": the error from the attempt that the server may have
-/// executed.
+/// Retryable Writes, "Executing Retryable Write Commands": the client reports the error from the attempt that the
+/// server may have executed.
 #[tokio::test(start_paused = true)]
 async fn commit_whose_retry_finds_no_server_reports_the_attempt_before() {
     for (parameters, is_timeout) in [("serverSelectionTimeoutMS=1000", false), ("timeoutMS=1000", true)] {

@@ -138,7 +138,7 @@ async fn request_during_a_check_is_met_by_its_end() {
     let parameters = "replicaSet=rs&serverMonitoringMode=poll&heartbeatFrequencyMS=30000&serverSelectionTimeoutMS=1000";
     let (client, _) = server.client(parameters);
     client.run(Operation::read("test", &rawdoc! { "ping": 1 })).await.unwrap_err();
-    // The operation requested a check while another was in progress, and had finished by the time that one completed.
+    // The operation requested a check while another check was in progress, and finished before that check completed.
     sleep(Duration::from_secs(20)).await;
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500]), "{times:?}");
@@ -179,7 +179,7 @@ async fn refused_check_clears_the_pool_and_pauses() {
     sleep(Duration::from_secs(12)).await;
     let times = server.times(|command| is_hello(command) && !command.contains_key("backpressure"));
     assert!(close(&times, &[10_000]), "{times:?}");
-    // The next check opens a connection: the earlier ones belonged to the monitor and the pool.
+    // The next check opens a connection: the earlier connections belonged to the monitor and the pool.
     let times = server.times(is_handshake);
     assert!(close(&times, &[0, 0, 20_000]), "{times:?}");
 }
@@ -209,8 +209,8 @@ async fn streamed_replies_change_the_description_at_once_and_are_no_round_trips(
     assert!(start.elapsed().as_millis().abs_diff(6000) < 20, "{:?}", start.elapsed());
     assert!(client.status().servers[0].average_round_trip_time.unwrap() < Duration::from_millis(100));
     sleep(Duration::from_secs(15)).await;
-    // One request receives all replies, and is passed to the script once for each of them. Round trips are measured
-    // every ten seconds on a second connection.
+    // One request receives all replies, and is passed to the script once for each reply. Round trips are measured every
+    // ten seconds on a second connection.
     assert_eq!(server.times(|command| is_awaitable(command) && command.contains_key("topologyVersion")).len(), 3);
     assert_eq!(server.times(is_handshake).len(), 2, "{address}");
     let pings = server.times(|command| is_hello(command) && !is_handshake(command) && !is_awaitable(command));
@@ -234,7 +234,7 @@ async fn lost_connection_of_an_operation_cancels_the_check() {
     let TopologyEvent::ServerHeartbeatFailed { awaited: true, failure, .. } = failed else { panic!("{failed:?}") };
     assert_eq!(failure.to_string(), "the check of the server was cancelled");
     assert_eq!(client.status().servers[0].server_type, "Unknown");
-    // Nothing requests a check, so the server is not checked until the next operation requests it.
+    // Nothing requests a check until the next operation, so the server is not checked before then.
     let before = server.times(is_handshake).len();
     sleep(Duration::from_secs(5)).await;
     assert_eq!(server.times(is_handshake).len(), before);
@@ -338,7 +338,7 @@ async fn load_balancer_is_not_monitored() {
     assert_eq!(events.count("ServerHeartbeatStarted"), 0);
 }
 
-/// For each await point of the monitor: the runtime shuts down while the monitor is waiting there, and another runtime
+/// At each await point of the monitor in turn, the runtime shuts down while the monitor is waiting, and another runtime
 /// takes over.
 #[test]
 fn runtime_may_end_at_any_point_of_a_check() {

@@ -105,7 +105,7 @@ async fn look_up_that_fails_changes_nothing_and_is_repeated_sooner() {
         }
         assert_eq!(servers(&client), at(&[17]));
     }
-    // The next lookup does not wait for a minute, because the last lookup failed.
+    // The last lookup failed, so the next one follows in less than a minute.
     let (mark, start) = (events.mark(), Instant::now());
     dns.replace(zone(&[18]));
     members_change(&events, mark).await;

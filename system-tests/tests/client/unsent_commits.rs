@@ -22,7 +22,7 @@ fn session(client: &Client) -> Session {
     client.start_session().default_timeout(LIMIT).into_future().into_inner().unwrap()
 }
 
-/// This test runs on the real clock, because on the paused clock, commits without a pause would be repeated forever.
+/// This test runs on the real clock. On the paused clock, commits without a pause would be repeated forever.
 #[tokio::test]
 async fn commit_that_the_pool_refuses_lets_other_tasks_run() {
     let (server, arrived) = start(primary(), |command, _| match name(command).as_str() {

@@ -136,7 +136,7 @@ async fn compressed_reply_is_refused_without_an_agreed_compressor() {
         let mut plain = Vec::new();
         op_msg::encode(&reply, 1000, &mut plain).unwrap();
         let content = &plain[16..];
-        // The reply is compressed by "noop", which needs no compressor.
+        // The reply is compressed with "noop", which needs no compressor.
         let header =
             Header { message_length: 25 + content.len() as u32, request_id: 1, response_to: id, op_code: 2012 };
         let mut message = Vec::new();

@@ -1,4 +1,4 @@
-//! The time limits of commands, and the errors when they are exceeded.
+//! The time limits of commands, and the errors that are reported when a limit is exceeded.
 
 use std::error::Error as StdError;
 use std::io;

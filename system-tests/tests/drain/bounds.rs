@@ -10,7 +10,7 @@ use wharf_testbed::embedded::{COLLECTION, DATABASE, EmbeddedOptions, EmbeddedSer
 
 use super::AGES;
 
-/// Returns a ready pool with these options, and the reasons for which its connections are closed.
+/// Returns a ready pool with these options, and the reasons why its connections are closed.
 fn pool(server: &EmbeddedServer, set: impl FnOnce(Options) -> Options) -> (Pool<Endpoint>, Ends) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let sender = Arc::new(Mutex::new(sender));

@@ -422,7 +422,7 @@ async fn opening_and_closing_connections_does_not_wake_a_drain() {
     let (pool, events) = pool_with(&mock, PoolOptions::default().max_pool_size(3).min_pool_size(2));
     give_up_one(&pool, &mock, &events).await;
     for _ in 0..20 {
-        // Each closed connection is replaced by a run of the background task, because of `minPoolSize`.
+        // Because of `minPoolSize`, a run of the background task replaces each closed connection.
         let mut connection = pool.check_out().await.unwrap();
         connection.condition = Condition::Broken;
         drop(connection);

@@ -1,6 +1,6 @@
 //! Drains do not starve check-outs: a pool that drains connections always serves at least as many commands as a pool
-//! that closes them at once, and serves them just as soon. Some tests use virtual time, so that the counts are exact,
-//! and some use real sockets.
+//! that closes them immediately, and serves the commands just as soon. Some tests use virtual time, so that the counts
+//! are exact, and some use real sockets.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -67,7 +67,7 @@ impl Establish for Simulated {
 struct Counted {
     total: u32,
     checked_out: u32,
-    /// The maximum values of both counts.
+    /// The maximum of each count.
     peak: (u32, u32),
 }
 
@@ -101,7 +101,7 @@ impl Scene {
         Self { pool, opened, counted }
     }
 
-    /// Runs one command, which the server answers at once or never, within `limit`. Returns whether it succeeded.
+    /// Runs one command, which the server answers immediately or never, within `limit`. Returns whether it succeeded.
     async fn ping(&self, limit: Duration, answered: bool) -> bool {
         let deadline = Instant::now() + limit;
         let Ok(mut connection) = self.pool.check_out_until(deadline).await else { return false };
@@ -166,7 +166,8 @@ async fn waiting_check_outs_get_the_capacity_of_undrained_connections() {
         let mut pings = tokio::task::JoinSet::new();
         for number in 0..20 {
             let scene = scene.clone();
-            // All commands start at once. Each command has enough time for all unanswered commands before it.
+            // All commands start at the same time. Each command has enough time to wait for all unanswered commands
+            // before it.
             pings.spawn(async move { scene.ping(Duration::from_millis(10 * (number / 2 + 1)), number >= 2).await });
         }
         let good = pings.join_all().await.into_iter().filter(|good| *good).count();

@@ -1,4 +1,4 @@
-//! Opening connections: the handshake, and every way in which it fails.
+//! Opening connections: the handshake, and every way in which it can fail.
 
 use super::*;
 

@@ -57,8 +57,8 @@ async fn command_runs_in_a_task_of_its_own() {
     for task in tasks {
         assert_eq!(task.await.unwrap(), 1);
     }
-    // A connection may still be pending: the check-out that caused its opening may have been served with a different
-    // connection.
+    // A connection may still be pending: the check-out for which it was being opened may have been served with a
+    // different connection.
     let status = pool.status();
     assert_eq!((status.total, status.in_use), (status.available + status.pending, 0));
 }

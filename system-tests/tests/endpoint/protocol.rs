@@ -144,7 +144,7 @@ async fn handshake_reserves_no_memory_for_long_replies() {
     assert_eq!((value, most), (i64::from(MOST) + 1, u64::from(MOST)));
 }
 
-/// OP_COMPRESSED: a server that is offered a compressor may use it at once, for any reply.
+/// OP_COMPRESSED: a server that is offered a compressor may use it immediately, for any reply.
 #[cfg(feature = "zlib")]
 #[tokio::test]
 async fn hello_reply_may_be_compressed_if_compressors_are_offered() {

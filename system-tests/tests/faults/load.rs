@@ -22,7 +22,7 @@ const DATABASE_BESIDE: &str = "beside";
 /// How long the last operations may take after the load is told to stop. This is less than the time limit of server
 /// selection.
 const LAST_OPERATION: Duration = Duration::from_secs(15);
-/// How long the pools may take to return to their counts.
+/// How long the pools may take to return to their counts before the fault.
 const SETTLING: Duration = Duration::from_secs(10);
 /// The pause between two polls.
 const POLL: Duration = Duration::from_millis(10);
@@ -69,7 +69,7 @@ struct Record {
 struct Counts {
     /// The `maxPoolSize` of each server's pool.
     max: BTreeMap<Arc<str>, u32>,
-    /// The connections to the server that the tasks use, without stale connections. `None` if that server does not
+    /// The connections to the server that the tasks use, not counting stale connections. `None` if that server does not
     /// exist.
     total: Option<u32>,
 }
@@ -152,9 +152,9 @@ impl Load {
     /// A replica set may be slower for every client after an election: another member is the primary, and the
     /// secondaries may read from different members than before. So in the second half of `limit`, a new client runs the
     /// same load alongside the old client. The throughput then also counts as recovered if, in the same second, the old
-    /// client reaches at least 90 % of the new client's rate, and both together reach at least half the usual rate. The
-    /// old client must therefore reach about a quarter of the usual rate. The comparison takes at least two seconds,
-    /// however long the new client takes to start.
+    /// client reaches at least 90 % of the new client's rate, and the two together reach at least half the usual rate.
+    /// The old client must therefore reach about a quarter of the usual rate. The comparison takes at least two
+    /// seconds, however long the new client takes to start.
     pub async fn regains(&self, usual: f64, limit: Duration) -> Option<Regained> {
         let from = Instant::now();
         if self.has_second(|| 0.0, |own, _, seconds| own >= 0.9 * usual * seconds, from + limit / 2).await {
@@ -254,7 +254,7 @@ async fn run(
     for turn in 0_i64.. {
         let id = task * 1_000_000 + turn;
         for kind in [Kind::Insert, Kind::Increment, Kind::Read] {
-            // ORD: Relaxed; a task that sees it late does one more operation.
+            // ORD: Relaxed; a task that sees the change late does one more operation.
             if !goes_on.load(Ordering::Relaxed) {
                 return record;
             }

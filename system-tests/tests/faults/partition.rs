@@ -33,7 +33,8 @@ async fn partition_from_the_primary_fails_no_operation() {
     within(Duration::from_secs(90), async {
         let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
         let member = primary(&set).await;
-        // The client goes through a proxy, and from there through a relay to each member. The members do not use them.
+        // The client goes through a proxy, and from there through a relay to each member. The members connect to each
+        // other directly.
         let mut relays = Vec::new();
         for &address in set.addresses() {
             relays.push(Relay::start(address).await.unwrap());

@@ -43,7 +43,7 @@ pub fn is_new_primary(event: &TopologyEvent) -> bool {
         if new.server_type() == ServerType::RsPrimary && previous.server_type() != ServerType::RsPrimary)
 }
 
-/// Checks that no operation failed, and the conditions that must hold after each fault.
+/// Checks the pools and the writes after a fault, and that no operation failed.
 pub async fn check(outcome: &Outcome) {
     outcome.check_pools().await;
     outcome.check_writes().await;

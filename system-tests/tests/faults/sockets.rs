@@ -84,7 +84,7 @@ async fn sockets_are_as_many_as_promised() {
         kept.connect().await.unwrap();
         reaches(&set, "kept", [5; 3]).await;
 
-        // Idle sockets are closed at once, and sockets in use are closed when their connections are checked in.
+        // Idle sockets are closed immediately, and sockets in use are closed when their connections are checked in.
         let held = kept.check_out(&ReadPreference::new(ReadPreferenceMode::Primary)).await.unwrap();
         assert!(!kept.shutdown(Duration::ZERO).await, "a connection is in use");
         reaches(&set, "kept", each(primary, 1, 0)).await;

@@ -1,6 +1,6 @@
 //! A pool in a forked child.
 //!
-//! The parent uses its pool on several threads without pause, so that a fork interrupts them at arbitrary points.
+//! The parent uses its pool continuously on several threads, so that a fork interrupts them at arbitrary points.
 //! Threads that do not exist in the child hold locks, and connections are in transit between owners. The child must
 //! start over without these locks and connections, and the parent must not notice.
 
@@ -138,7 +138,7 @@ fn forked_child_starts_over_and_the_parent_continues() {
     }
 }
 
-/// No event is emitted, as when a paused or closed pool is cleared.
+/// No event is emitted, just as when a paused or closed pool is cleared.
 fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     let parent = Parent::new(0);
     let counters = parent.mock.0.clone();
@@ -547,7 +547,7 @@ fn child(pool: &Pool<Mock>, held: Option<Connection<Mock>>, least_available: u32
         let first = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         let second = pool.check_out().await.map_err(|_| Wrong::NotServed)?;
         ensure(first.is_ours() && second.is_ours(), Wrong::AParentsConnection)?;
-        // The ids continue the parent's ids, because to a subscriber, it is the same pool after a clear.
+        // The ids continue the parent's ids: to a subscriber, the child's pool is the parent's pool after a clear.
         ensure((first.id(), first.generation()) == (u64::from(SIZE) + 1, 1), Wrong::AParentsConnection)?;
         drop((first, second));
         drop(pool.check_out().await.map_err(|_| Wrong::NotServed)?);

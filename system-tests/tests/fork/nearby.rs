@@ -55,7 +55,8 @@ pub fn child_of_a_thread_with_a_note_gets_no_connection_of_the_parent() {
     assert_eq!((pool.status().in_use, pool.status().available), (1, 1));
 }
 
-/// The result of `fork` in the subscriber. Before the fork, it is -1 until the subscriber may fork, and then 1.
+/// The result of `fork` in the subscriber. Before the fork, the value is 1 if the subscriber may fork, and -1
+/// otherwise.
 static FORKED: AtomicI32 = AtomicI32::new(-1);
 const MAY_FORK: i32 = 1;
 

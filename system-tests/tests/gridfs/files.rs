@@ -142,7 +142,7 @@ async fn chunks_left_behind_are_deleted_by_the_id_of_their_file() {
     assert_eq!(all(&database, "orphans.chunks").await, []);
 }
 
-/// Reads a damaged file until the error. Returns the content before the error, and the error.
+/// Reads a damaged file up to the error. Returns the content before the error, and the error.
 async fn error_of(mut download: GridFsDownloadStream) -> (Vec<u8>, ClientError) {
     let mut content = Vec::new();
     let error = download.read_to_end(&mut content).await.unwrap_err();

@@ -61,7 +61,7 @@ async fn deletion_by_name_chooses_its_files_on_the_primary() {
     assert_finds_ids_on_the_primary(&server);
 }
 
-/// After the deletion of the files' documents, no later call would find the chunks.
+/// Once the files' documents are deleted, no later call would find the chunks.
 #[tokio::test(start_paused = true)]
 async fn deletion_by_name_deletes_the_chunks_of_all_files_or_of_none() {
     let unmet = doc! { "code": 64, "errmsg": "waiting for replication timed out" };

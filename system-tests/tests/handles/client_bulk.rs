@@ -1,4 +1,4 @@
-//! `Client::bulk_write`, on a server that follows a script: it needs MongoDB 8.0.
+//! `Client::bulk_write`, on a server that follows a script, because the method needs MongoDB 8.0.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

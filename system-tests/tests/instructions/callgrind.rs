@@ -13,9 +13,9 @@ use std::process::Command;
 /// Tells the test binary that it is the measured program, and how many rounds to run.
 const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
 
-/// The rounds of the shorter run. The harness itself varies by a few hundred instructions between two runs, for example
-/// with the digits of a duration that it prints or with a task of the runtime. This is far below one instruction per
-/// round.
+/// The number of rounds in the shorter run. The harness itself varies by a few hundred instructions between two runs,
+/// for example with the digits of a duration that it prints or with a task of the runtime. This amounts to far less
+/// than one instruction per round.
 const FEW: u64 = 20_000;
 const MANY: u64 = 2 * FEW;
 

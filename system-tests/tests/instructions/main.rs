@@ -192,8 +192,8 @@ fn measurement_sees_what_it_rules_out() {
     }
 }
 
-/// Asserts one locked instruction for the check-out and one for the check-in, no code outside the program, and at most
-/// `most` instructions.
+/// Asserts that there are two locked instructions, one each for the check-out and the check-in, no calls outside the
+/// program, and at most `most` instructions.
 fn assert_hit_path(cost: &Cost, most: f64) {
     println!("{cost}");
     assert_eq!(cost.locked_executions(), 2, "locked instructions: {cost}");

@@ -93,7 +93,7 @@ fn zstd_allocates_nothing() {
     }
 }
 
-/// Asserts at most `most` instructions, and no calls outside the program except copies of memory.
+/// Asserts that there are at most `most` instructions, and no calls outside the program except memory copies.
 fn assert_cost(cost: &Cost, most: f64) {
     println!("{cost}");
     assert!(cost.outside.keys().all(|function| function.contains("mem")), "{cost}");

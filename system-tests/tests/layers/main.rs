@@ -42,7 +42,7 @@ const FLOORS: &[&[&str]] = &[
     &["guide"],
 ];
 
-/// The places where modules use each other: the module that contains them, their maximum number, and the reason.
+/// The groups of modules that use each other: the module that contains the group, its maximum size, and the reason.
 const CIRCLES: &[(&str, usize, &str)] = &[
     ("pool", 21, "The core is one type, and each file has the steps of one concern. The metrics contain its status."),
     ("pool::core::waitlist", 3, "A segment has cells, a cell knows its segment's size, and so does the lane's word."),

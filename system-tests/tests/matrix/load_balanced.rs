@@ -31,7 +31,7 @@ async fn connections_through_tls_belong_to_the_services_of_their_hello() {
         }
         let resumed = front.handshakes().iter().filter(|handshake| handshake.resumed).count();
         assert_eq!(resumed, 3, "{version:?}");
-        // Clearing one service leaves the other alone.
+        // Clearing one service does not affect the other.
         assert!(pool.clear_service(services[0], wharf::Clear::new()).unwrap());
         let stale: Vec<_> = held.iter().map(|connection| connection.is_stale()).collect();
         assert_eq!(stale, [true, false, true, false]);

@@ -282,8 +282,8 @@ async fn refused(options: Options) -> (EstablishError, bool) {
     (error, clears)
 }
 
-/// Like [`refused`], and asserts the stage and the labels. All errors without the overload labels clear the pool, even
-/// failures of name resolution or of a proxy, which say nothing about the server.
+/// Like [`refused`], but also asserts the stage and the labels. All errors without the overload labels clear the pool,
+/// even failures of name resolution or of a proxy, which say nothing about the server.
 async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> EstablishError {
     let (error, clears) = refused(options).await;
     assert_eq!((error.stage(), error.labels()), (stage, labels), "{error}");
@@ -293,7 +293,7 @@ async fn assert_refused(options: Options, stage: Stage, labels: Labels) -> Estab
     error
 }
 
-/// Returns whether the network failed at a stage where overload cannot be the reason. Nothing was sent, so a retry is
+/// Returns whether the network failed at a stage where overload cannot be the cause. Nothing was sent, so a retry is
 /// safe and may succeed.
 fn is_of_network(error: &EstablishError) -> bool {
     match error.stage() {

@@ -418,7 +418,7 @@ async fn fair_share_that_grows_when_a_pool_leaves_the_queue_is_served() {
     drop(held.pop());
     held.push(next.await.unwrap());
     drop(leaves);
-    // The share is now three, which the first pool lacks and the last one exceeds.
+    // The share is now three. The first pool has fewer connections than that, and the last pool has more.
     drop(held.pop());
     let connection = poll_once(waits.as_mut()).await;
     assert!(poll_once(later.as_mut()).await.is_none());

@@ -1,9 +1,10 @@
 //! Cancelled check-outs: a check-out is dropped at every point where that is possible.
 //!
-//! A scenario is a check-out and a list of steps that other parties take. Polls and steps alternate: the check-out is
-//! polled, then a step runs, until the check-out completes. Each scenario runs once for every turn, and drops the
-//! check-out after that turn. So a check-out is dropped before its first poll, in the queue, after a grant, during an
-//! establishment, and after the delivery of its connection. Nothing may be lost at any of these turns.
+//! A scenario is a check-out and a list of steps that other parties take. Turns alternate between polls and steps: the
+//! check-out is polled, then a step runs, and so on until the check-out completes. Each scenario runs once for every
+//! turn, and drops the check-out after that turn. So a check-out is dropped before its first poll, in the queue, after
+//! a grant, during an establishment, and after the delivery of its connection. Nothing may be lost at any of these
+//! turns.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -254,7 +255,7 @@ async fn waiter_behind_a_cancelled_one_is_served() {
     }
 }
 
-/// Many concurrent check-outs on several threads are cancelled at any point.
+/// Many concurrent check-outs on several threads are cancelled at arbitrary points.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn storm_of_cancellations_loses_nothing() {
     const TASKS: usize = 16;

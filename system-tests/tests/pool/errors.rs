@@ -307,7 +307,7 @@ async fn finished_operation_leaves_no_waker_behind() {
     let task = Arc::new(IdleTask);
     let waker = Waker::from(task.clone());
     let mut context = Context::from_waker(&waker);
-    // The references of `task` and `waker` are not counted.
+    // The references that `task` and `waker` hold are not counted.
     let left = || Arc::strong_count(&task) - 2;
 
     let mut cancelled = Box::pin(connection.interruptible(async |_| std::future::pending::<()>().await));

@@ -356,7 +356,7 @@ async fn threshold_that_is_set_in_use_applies_to_connections_in_use() {
     drop(early);
     settle().await;
     assert_eq!(reports.take(), ["back 1 59s unknown"]);
-    // A changed threshold does not report a use again.
+    // Changing the threshold does not cause a use to be reported again.
     pool.report_holds_after(Some(20 * SECOND));
     settle().await;
     assert_eq!(reports.take(), [""; 0]);

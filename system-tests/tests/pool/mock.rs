@@ -26,7 +26,7 @@ pub enum Attempt {
     Panics,
 }
 
-/// An establisher. Attempts without instructions succeed at once.
+/// An establisher. Attempts without instructions succeed immediately.
 #[derive(Clone)]
 pub struct Mock {
     attempts: Arc<Mutex<VecDeque<Attempt>>>,
@@ -112,7 +112,7 @@ impl Establish for Mock {
     }
 }
 
-/// Opens connections at once. Closing a connection takes a second.
+/// Opens connections immediately. Closing a connection takes a second.
 pub struct SlowToClose;
 
 impl Establish for SlowToClose {
@@ -185,8 +185,8 @@ pub async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> 
     .await
 }
 
-/// Lets all tasks run until they are idle. Needs a runtime whose clock is paused: it advances only when no task can
-/// run.
+/// Lets all tasks run until they are idle. Needs a runtime whose clock is paused: such a clock advances only when no
+/// task can run.
 pub async fn settle() {
     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
 }

@@ -1,4 +1,4 @@
-//! A check-out that opens a connection takes a different connection if that connection is returned sooner.
+//! A check-out that is opening a connection takes another connection if one is returned sooner.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -90,7 +90,7 @@ async fn granted_permit_passes_on_when_a_connection_is_available() {
     assert_eq!((log.count("ConnectionCreated"), counts(&pool)), (2, (1, 0, 1, 0, 0)));
 }
 
-/// The permit of the check-out that is served goes to the next check-out in the queue.
+/// When a check-out is served, its permit goes to the next check-out in the queue.
 #[tokio::test(start_paused = true)]
 async fn connections_returned_by_ready_tasks_save_opening_new_ones() {
     let mock = Mock::new([]);
@@ -351,8 +351,8 @@ async fn check_out_at_max_connecting_waits_once_nothing_is_stale() {
     assert_eq!(got(&mut waits).await.expect("the waiter did not open a connection of its own").id(), 12);
 }
 
-/// When the pool populates itself, it leaves permits to the check-outs that wait for a permit. An opener does not wait
-/// for a permit.
+/// When the pool populates itself, it leaves permits for the check-outs that are waiting for one. An opener is not
+/// waiting for a permit.
 #[tokio::test(start_paused = true)]
 async fn waiter_that_leaves_behind_an_opener_does_not_block_populating() {
     let mock = Mock::new([]);

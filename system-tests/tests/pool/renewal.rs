@@ -117,7 +117,8 @@ async fn connection_in_steady_use_is_replaced_when_its_lifetime_is_over() {
     }
 }
 
-/// Watches a pool for a minute. Returns the minimum of available connections and the maximum of existing connections.
+/// Watches a pool for a minute. Returns the minimum number of available connections and the maximum number of existing
+/// connections.
 async fn watch(pool: &Pool<Slow>) -> (u32, u32) {
     let (begun, mut fewest, mut most) = (Instant::now(), u32::MAX, 0);
     while begun.elapsed() < 60 * SECOND {

@@ -140,8 +140,7 @@ async fn minimum_that_is_raised_is_populated_and_then_kept() {
     pool.resize(|options| options.min_pool_size(3)).unwrap();
     settle().await;
     assert_eq!(counts(&pool), (3, 0, 3, 0, 0));
-    // A failed attempt to open a connection is repeated after an interval, although the pool was built without an
-    // interval.
+    // A failed attempt to open a connection is repeated after an interval, even though the pool was built without one.
     mock.instruct([Attempt::Fails]);
     assert_eq!(pool.retain(|_, usage| usage.connection_id > 1), 1);
     settle().await;

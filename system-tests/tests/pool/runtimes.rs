@@ -282,7 +282,7 @@ fn ended_while_it_opens() -> (Pool<Mock>, mpsc::Sender<()>) {
     has_created.recv().unwrap();
     let handle = runtime.handle().clone();
     runtime.shutdown_background();
-    // Once the runtime has shut down, it drops every new task at once.
+    // Once the runtime has shut down, it drops every new task immediately.
     while !handle.spawn(std::future::pending::<()>()).is_finished() {
         std::thread::yield_now();
     }

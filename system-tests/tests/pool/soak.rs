@@ -35,7 +35,7 @@ impl Drop for Single {
     }
 }
 
-/// Opens connections at once, after a while, or not at all.
+/// Opens connections immediately, after a while, or not at all.
 #[derive(Default)]
 struct Moody {
     attempts: AtomicU64,
@@ -67,7 +67,7 @@ async fn work(pool: Pool<Moody>, number: u64, end: Instant, served: Arc<AtomicU6
     let mut dice = Dice(number << 32);
     while Instant::now() < end || served.load(Ordering::Relaxed) <= LEAST {
         let checked_out = match dice.roll(8) {
-            // Cancelled after a while, often while queued or just granted.
+            // Cancelled after a while, often while queued or just after being granted a connection.
             0 => timeout(Duration::from_micros(dice.roll(2_000)), pool.check_out()).await.ok(),
             // Cancelled after its first poll.
             1 => {

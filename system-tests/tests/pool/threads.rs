@@ -1,4 +1,4 @@
-//! Pools used by threads without an executor, alone and together with runtimes and another executor.
+//! Pools used by threads without an executor, either on their own or alongside runtimes and another executor.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -59,7 +59,7 @@ fn threads_share_a_pool_smaller_than_their_number() {
     assert_eq!((check_outs.succeeded(), check_outs.failed.total()), (2_400, 0));
 }
 
-/// The thread itself watches the time limit, because no thread drives the pool's runtime.
+/// The thread enforces the time limit itself, because no thread drives the pool's runtime.
 #[test]
 fn limit_of_a_thread_holds_without_a_runtime() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();

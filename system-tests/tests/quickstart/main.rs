@@ -30,7 +30,7 @@ fn quickstart() -> Command {
     example("quickstart")
 }
 
-/// Returns the command of an example, which `cargo test` builds before it runs any test.
+/// Returns the command that runs an example, which `cargo test` builds before it runs any test.
 fn example(name: &str) -> Command {
     let test = env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).unwrap();

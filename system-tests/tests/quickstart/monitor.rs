@@ -20,7 +20,7 @@ use example::Monitor;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The longest time that a pool stays paused after its server is back.
+/// The longest time that a pool may stay paused after its server is back.
 const HALF_A_SECOND: Duration = Duration::from_millis(500);
 
 /// A monitored pool in virtual time. Only the monitor has a timer, so time advances only while it sleeps.

@@ -44,7 +44,8 @@ fn picture_fits_the_terminal_and_is_drawn_over_itself() {
             assert!(lines.contains(part), "no {part:?} in\n{lines}");
         }
         assert!(lines.contains(['▅', '▆', '▇', '█']), "{lines}");
-        // Two lines for the load's numbers, the sparkline, the errors, two for the server, and one for what happened.
+        // Seven lines: two for the load's numbers, one for the sparkline, one for the errors, two for the server, and
+        // one for the only event.
         assert!(text.matches("\x1b[7A\x1b[J").count() >= 2, "{text:?}");
         assert!(text.contains("\x1b[36m"), "{text:?}");
     }

@@ -75,7 +75,7 @@ impl Collector {
                 depth += 1;
                 parent = spans[id as usize - 1].parent;
             }
-            // Leaves out the establishment for which a check-out waits.
+            // Leaves out the establishment that a check-out waits for.
             if span.metadata.target() != "wharf::connection" || span.metadata.name() == "check_out" {
                 let name = span.fields.get("otel.name").map_or(span.metadata.name(), String::as_str);
                 told.push(format!("{}{name}", "  ".repeat(depth)));

@@ -1,4 +1,4 @@
-//! Which clients a mongod accepts, judged by their certificates.
+//! Which clients a mongod accepts, depending on their certificates.
 
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{AlertDescription, Error};

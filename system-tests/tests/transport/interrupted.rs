@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A limit that keeps the tests short and is long enough for a handshake.
+/// A time limit that keeps the tests short but is long enough for a handshake.
 const LIMIT: Duration = Duration::from_millis(300);
 
 /// Cuts the connection after 0, 1, 2, … bytes, until the establishment succeeds.

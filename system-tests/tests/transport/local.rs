@@ -38,7 +38,7 @@ async fn connecting_without_a_free_file_descriptor() {
     }
 }
 
-/// Starts a peer that reads something, answers with `bytes`, and closes.
+/// Starts a peer that reads something, answers with `bytes`, and closes the connection.
 async fn answering(bytes: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Streams to servers: TCP, Unix domain sockets, SOCKS5 proxies and TLS, and every way in which they fail.
+//! Streams to servers: TCP, Unix domain sockets, SOCKS5 proxies and TLS, and every way in which they can fail.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::error::Error as StdError;

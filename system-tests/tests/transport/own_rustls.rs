@@ -130,8 +130,8 @@ fn no_option_is_ignored_beside_a_configuration() {
     }
     let error = options("/tmp/mongodb.sock").tls(own()).endpoint().unwrap_err();
     assert_eq!(error.option, "tls");
-    // X.509 authentication takes its certificate from the configuration. If the configuration has none, that is an
-    // error, which is reported before any connection is opened.
+    // X.509 authentication takes its certificate from the configuration. If the configuration has none, an error is
+    // reported before any connection is opened.
     let x509 = localhost(1).tls(own()).credential(Credential::of(Mechanism::MongoDbX509));
     assert_eq!(x509.endpoint().unwrap_err().option, "tlsCertificateKeyFile");
 }

@@ -1,4 +1,4 @@
-//! The requests to OCSP responders about certificates without a conclusive stapled response (OCSP Support
+//! Requests to OCSP responders about certificates for which no conclusive response is stapled (OCSP Support
 //! specification, "Suggested OCSP Behavior", steps 4, 7 and 10).
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -230,7 +230,7 @@ async fn revoked_certificate_is_refused_although_its_session_can_be_resumed() {
     }
 }
 
-/// The session has the revoked certificate, even if the server has a new one.
+/// The session keeps the revoked certificate, even if the server has a new one.
 #[tokio::test]
 async fn session_with_a_revoked_certificate_is_not_resumed_again() {
     for version in [&TLS12, &TLS13] {

@@ -166,7 +166,7 @@ async fn issuer_may_be_an_intermediate_authority() {
     assert_eq!(stapling.end(about, revoked).await, Revoked);
     let delegate = Signer::Delegate(Issuing::Between, Delegate::Authorized);
     assert_eq!(stapling.end(about, of_chain(delegate)).await, Connected);
-    // The authority above is trusted, but did not issue the certificate.
+    // The trusted authority certified the intermediate authority, but did not issue the server's certificate.
     for signer in [Signer::Issuer(Issuing::Authority), Signer::Delegate(Issuing::Authority, Delegate::Authorized)] {
         assert_eq!(stapling.end(about, of_chain(signer)).await, Refused(OcspError::Unauthorized), "{signer:?}");
     }

@@ -42,8 +42,8 @@ async fn authority_certificate_is_not_a_servers_own() {
     let chain =
         [Pem::SignedAuthorityAsServer, Pem::Authority].map(|pem| std::fs::read(certificates.file(pem)).unwrap());
     let cases = [
-        // The trusted certificate is a different certificate, has the same subject, or has an issuer that is also
-        // trusted.
+        // The client trusts an unrelated certificate, a certificate with the same subject, or the presented
+        // certificate, without or with the authority that signed it.
         (Pem::SelfSigned, trust(&certificates)),
         (Pem::OtherSelfSigned, trusting(&certificates, Pem::SelfSigned)),
         (Pem::SignedAuthorityAsServer, trusting(&certificates, Pem::SignedAuthorityAsServer)),

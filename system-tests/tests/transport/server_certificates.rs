@@ -1,4 +1,4 @@
-//! Which servers a client accepts, judged by their certificates.
+//! Which servers a client accepts, depending on their certificates.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -81,8 +81,8 @@ async fn certificate_for_another_name_is_refused() {
     assert!(matches!(tls_error(&error), Error::InvalidCertificate(why) if other_name(why)), "{error}");
 }
 
-/// Combines all settings of the options that relax a check with all flaws of a certificate. A certificate is accepted
-/// only if the options say so, and nothing is sent to a server that is refused.
+/// Tests every combination of the options that relax a check with every flaw of a certificate. A certificate is
+/// accepted only if the options say so, and nothing is sent to a server that is refused.
 #[tokio::test]
 async fn only_what_the_options_relax_is_accepted() {
     use tokio_rustls::rustls::version::{TLS12, TLS13};
@@ -154,7 +154,7 @@ async fn server_that_refuses_tls_gets_no_attempt_without_tls() {
     serving.abort();
     assert!(serving.await.unwrap_err().is_cancelled());
     let first = all.recv().await.unwrap();
-    // A handshake record of TLS (RFC 8446, section 5.1).
+    // A TLS handshake record (RFC 8446, section 5.1).
     assert_eq!(first[..2], [22, 3]);
     assert!(all.recv().await.is_none(), "the client opened a second connection");
 }
@@ -195,7 +195,7 @@ async fn server_that_requires_tls_closes_plain_connections() {
 /// Tells the child process of the test below which port to connect to.
 const CHILD: &str = "WHARF_TRANSPORT_TEST_CHILD";
 
-/// A process reads the system's authorities once, so this test runs in a child process with other authorities.
+/// A process reads the system's authorities only once, so this test runs in a child process with other authorities.
 #[tokio::test]
 async fn systems_authorities_are_trusted_by_default() {
     if let Ok(port) = std::env::var(CHILD) {

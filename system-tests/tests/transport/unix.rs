@@ -1,4 +1,4 @@
-//! Servers at a Unix domain socket.
+//! Servers that listen on a Unix domain socket.
 
 use wharf_testbed::folder::Folder;
 

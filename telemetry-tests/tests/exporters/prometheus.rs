@@ -53,8 +53,8 @@ fn read(scraped: &str) -> Published {
     published
 }
 
-/// Returns the metrics of a pool that was used, from each exporter in the Prometheus text format: the exporter of
-/// wharf, and the facade with plain and with completed names.
+/// Returns the metrics of a pool that was used, as each exporter writes them in the Prometheus text format: wharf's own
+/// exporter, and the facade without and with completed names.
 async fn published() -> [Published; 3] {
     let pool = pool_of(1);
     use_it(&pool, 5).await;

@@ -11,8 +11,8 @@ use super::{World, attributes, primary};
 const ENABLED: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_ENABLED";
 const QUERY_TEXT: &str = "OTEL_RUST_INSTRUMENTATION_MONGODB_QUERY_TEXT_MAX_LENGTH";
 
-/// Finds a document with a client that has no options, in a process with these variables. Returns the output of the
-/// process.
+/// Runs a process with these environment variables, in which a client without options finds a document. Returns the
+/// output that describes the spans.
 fn in_process(variables: &[(&str, &str)]) -> String {
     let mut process = Command::new(std::env::current_exe().unwrap());
     process.env_remove(ENABLED).env_remove(QUERY_TEXT).envs(variables.iter().copied());

@@ -1,4 +1,4 @@
-//! The series `cores`: how pools scale from one core to all of them.
+//! The `cores` series: how pools scale from one core to all of them.
 //!
 //! Each case runs with N tokio workers on N cores, for N = 1, 2, 4 … up to all cores of the machine. Each worker is
 //! pinned to a separate core, and siblings of the same physical core come last. Each turn uses a fresh pool on a fresh
@@ -33,7 +33,7 @@ use machine::Machine;
 /// Runs a case on this many cores. Returns nanoseconds per operation.
 type Run = fn(&Machine, usize, Length) -> f64;
 
-/// A subject whose type is erased: the cases that it supports, each with a function compiled for the subject.
+/// A type-erased subject: the cases that it supports, each with a function compiled for the subject.
 struct Entry {
     name: &'static str,
     runs: Vec<(&'static str, Run)>,

@@ -52,7 +52,8 @@ pub fn elsewhere<S: Subject>(machine: &Machine, cores: usize, length: Length) ->
     type Mailbox<S> = ArrayQueue<Vec<<S as Subject>::Guard<'static>>>;
 
     let runtime = machine.runtime(cores);
-    // A guard that goes to another task cannot borrow from its own task, so the pool is leaked. It is small.
+    // A guard that moves to another task cannot borrow from the task that created it, so the pool is leaked. The pool
+    // is small.
     let subject: &'static S = Box::leak(Box::new(runtime.block_on(S::open(100 * cores))));
     runtime.block_on(subject.warm(100 * cores));
     let mailboxes: Arc<[Mailbox<S>]> = (0..cores).map(|_| ArrayQueue::new(cores)).collect();
@@ -110,7 +111,7 @@ pub fn yields<S: Subject>(machine: &Machine, cores: usize, length: Length) -> f6
     load::throughput_on::<S>(machine.runtime(cores), load, length).nanos_per_op
 }
 
-/// Runs a saturated case on this number of cores.
+/// Runs a saturated case on this many cores.
 pub fn saturated<S: Queue, const LOAD: usize>(machine: &Machine, cores: usize, length: Length) -> f64 {
     load::throughput_on::<S>(machine.runtime(cores), LOADS[LOAD], length).nanos_per_op
 }

@@ -10,8 +10,8 @@ use crate::subjects::observed::{Closure, Counts, Metered, Observed, Unmetered};
 pub fn print(sheet: &Sheet) {
     println!("\nClaims");
     let metrics = |case| sheet.ratio_of(case, Observed::<Metered>::NAME, Observed::<Unmetered>::NAME);
-    // A wait is timed with two readings of the clock, which take 10 ns each. In return, the count and the times of
-    // waits are exact.
+    // A wait is timed with two clock readings, which take 10 ns each. In return, the count and the times of waits are
+    // exact.
     for case in [Case::Hit1Task.name(), Case::Hit2Tasks.name()].into_iter().chain(LOADS.map(|load| load.name)) {
         at_most(case, "metrics to no metrics", metrics(case), 1.10, "");
     }

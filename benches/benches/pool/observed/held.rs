@@ -6,8 +6,7 @@
 //! events delivered during these calls belong to other calls.
 //!
 //! A call may take longer than the subscriber if the operating system stops the thread, or if the call waits for
-//! another thread. The maximum includes these delays. The 99.9th percentile shows how long the longest calls usually
-//! take.
+//! another thread. The maximum includes these delays. The 99.9th percentile shows how long a slow call usually takes.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

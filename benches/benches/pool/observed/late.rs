@@ -4,9 +4,10 @@
 //! of 50 ms. Every caller has a separate thread, so that callers never wait for a worker: any delay of a check-out
 //! comes from the pool. The pool's own tasks run on a runtime without callers.
 //!
-//! A check-out that reaches its time limit still has to deliver the event of its failure. The limit may also pass while
-//! the check-out delivers the event of its start. So its own events account for twice the subscriber's time. The
-//! operating system also has to wake the caller's thread, for which the claim allows the same time again.
+//! A check-out that reaches its time limit still has to deliver the event that reports its failure. The limit may also
+//! pass while the check-out is delivering the event that reports its start. So its own events account for twice the
+//! subscriber's time. The operating system also has to wake the caller's thread, for which the claim allows the same
+//! time again.
 
 use std::sync::Arc;
 use std::thread::{self, sleep};

@@ -78,7 +78,7 @@ pub fn test() {
 
 /// Runs the scenarios, and prints a line for each subject.
 fn scenarios(length: Duration, selects: impl Fn(&str) -> bool) {
-    /// wharf with the subscriber of the scenario.
+    /// wharf with the scenario's subscriber.
     type Wharf = Observed<Slow>;
 
     if selects("held") {

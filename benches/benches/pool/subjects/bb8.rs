@@ -10,7 +10,7 @@ use super::{Create, Dummy, Queue, Subject};
 /// bb8 without tests at check-out, lifetimes or idle timeouts, and therefore without its reaper task. The timeout
 /// around every check-out cannot be turned off.
 ///
-/// It has no call that drops its idle connections, so it is left out of `clear`.
+/// It has no method that drops its idle connections, so it is left out of `clear`.
 pub struct Bb8(Pool<Opener>);
 
 /// Opens dummies, and reports a dummy as broken if it was marked as broken.

@@ -4,7 +4,7 @@
 //! one to give it back, both on a cache line that only the calling thread writes while its shard is not empty. A pool
 //! can save a step only by remembering more. For example, a thread that remembers the heads that it has left behind
 //! does not have to wait for the load of a head. There are no capacities, generations, waiters or events, and not even
-//! connections: it hands out an index. The floor shows how much of a pool's cost comes from the pool itself.
+//! connections: the floor hands out an index. The floor shows how much of a pool's cost comes from the pool itself.
 //!
 //! It has no queue, so a caller that finds nothing yields and tries again. It opens nothing, so it is left out of
 //! `create-and-close`. In the saturated cases, [`Turns`] takes its place.

@@ -1,8 +1,8 @@
 //! kanal: a bounded channel that holds the connections. A channel is not a pool, but it is the quickest way to build
 //! one.
 //!
-//! Check-out is `recv`, check-in is `try_send`. The channel hands a value directly to a waiting receiver. It does not
-//! open connections on demand, so it is left out of `create-and-close`.
+//! A check-out is a `recv`, and a check-in is a `try_send`. The channel hands a value directly to a waiting receiver.
+//! It does not open connections on demand, so it is left out of `create-and-close`.
 
 use kanal::{AsyncReceiver, AsyncSender};
 

@@ -64,7 +64,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
     /// Checks out a connection, and waits for one if necessary.
     fn check_out(&self) -> impl Future<Output = Self::Guard<'_>> + Send;
 
-    /// Fills the pool with `size` available connections: checks them all out at once, then checks them all in.
+    /// Fills the pool with `size` available connections: checks all of them out, and only then checks them in.
     fn warm(&self, size: usize) -> impl Future<Output = ()> + Send {
         async move {
             let mut held = Vec::with_capacity(size);

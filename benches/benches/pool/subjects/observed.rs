@@ -71,8 +71,8 @@ impl<O: Observation> Handled for Observed<O> {
 
 /// Opens dummies for a pool with or without metrics.
 ///
-/// The pool with metrics and the pool without metrics each have an opener that no other subject uses. So each pool is
-/// compiled for a single user, and the compiler has the same reasons to inline in both.
+/// The pool with metrics and the pool without metrics each have an opener that no other subject uses. So each of these
+/// pools is compiled for only one subject, and the compiler has the same reasons to inline code in both.
 #[derive(Default)]
 pub struct Alone<const METERED: bool>;
 

@@ -9,7 +9,7 @@ use super::{Create, Dummy, Queue, Subject};
 
 /// qp without validation at check-out, which would box a future each time.
 ///
-/// It has no call that drops its idle connections, so it is left out of `clear`.
+/// It has no method that drops its idle connections, so it is left out of `clear`.
 ///
 /// It loses waiters when it is saturated. A waiter registers its waker only once, and a waiter that is woken but finds
 /// its permit taken by a new caller is never woken again. So the saturated cases end by abandoning the tasks that are

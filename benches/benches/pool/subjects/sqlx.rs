@@ -11,7 +11,7 @@ use nothing::{Nothing, Options};
 /// sqlx's pool without tests at check-out, lifetimes or idle timeouts, and therefore without its maintenance task.
 ///
 /// The timeout around every check-out, its two clock readings, and the task that a check-in spawns cannot be turned
-/// off. Closing a pool is final, and no other call drops idle connections, so sqlx is left out of `clear`.
+/// off. Closing a pool is final, and no other method drops idle connections, so sqlx is left out of `clear`.
 pub struct Sqlx(Pool<Nothing>);
 
 impl Subject for Sqlx {

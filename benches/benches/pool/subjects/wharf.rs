@@ -7,7 +7,7 @@ use super::{Clear, Create, Dummy, Queue, Subject};
 /// wharf with default options except for the size.
 pub struct Wharf(Pool<Opener>);
 
-/// Opens dummies, and reports a dummy as broken if it is marked so.
+/// Opens dummies, and reports a dummy as broken if it was marked as broken.
 #[derive(Default)]
 pub struct Opener;
 

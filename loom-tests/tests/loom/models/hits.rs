@@ -246,7 +246,7 @@ fn connection_is_not_put_back_by_the_head_of_another_pool() {
     });
 }
 
-/// Both connections have the same link, because each was alone on the stack when it was pushed.
+/// Both connections have the same link, because each was pushed onto an empty stack.
 #[test]
 fn hit_takes_the_connection_that_was_put_back_and_not_the_noted_one() {
     model("hit_takes_the_connection_that_was_put_back_and_not_the_noted_one", None, || {

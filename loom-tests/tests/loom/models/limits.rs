@@ -115,8 +115,8 @@ fn both_counts_return_to_zero_after_close() {
     });
 }
 
-/// Checks that the end of `last` is noticed. A thread that closes a pool and finds that a connection is left relies on
-/// being notified when that connection is gone.
+/// Checks that the end of `last` is noticed. A thread that closes a pool and finds that a connection still exists
+/// relies on being notified when that connection is gone.
 fn noticed<T: Send + 'static>(name: &'static str, bound: Option<usize>, last: fn(&Arc<Pool>) -> T, end: fn(T)) {
     model(name, bound, move || {
         let pool = unheard(options(1, 1));

@@ -1,6 +1,6 @@
 //! Models of orderings 3 and 4 for openers, which take a connection that is returned before their own is ready. In all
-//! of these models, the opener's own connection never arrives. So an opener that is not woken for a returned connection
-//! waits forever, which loom reports.
+//! of these models, the opener's own connection never arrives. An opener that is not woken for a returned connection
+//! therefore waits forever, which loom reports.
 
 use loom::thread;
 

@@ -1,4 +1,5 @@
-//! Models of resizes: no check-out is admitted by an old maximum, no waiter is forgotten, and no surplus is left.
+//! Models of resizes: no check-out is admitted under an old maximum, no waiter is forgotten, and no surplus connection
+//! is left.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Models of a shard's stack: each connection has one holder, and the next holder sees the writes of the last.
+//! Models of a shard's stack: each connection has one holder, and each holder sees the writes of the previous one.
 
 use loom::thread;
 use wharf::unstable::pool::Grant;

@@ -160,7 +160,8 @@ pub fn prefer_shard(hint: usize) {
 unsafe impl Environment for World {
     type Connection = Connection;
 
-    // The tally's accesses would multiply the number of executions. One model has a separate environment with tallies.
+    // Off, because the tally's accesses would multiply the number of executions. One model has a separate environment
+    // with tallies.
     const METERED: bool = false;
 
     const CHECKS: bool = true;

@@ -17,7 +17,7 @@ pub const COLLECTION: &str = "documents";
 /// The number of documents in the first batch if the command does not set `batchSize`.
 const DEFAULT_BATCH: u64 = 101;
 
-/// The elements that a `find` may have. The server executes some of them, and the others do not affect the result here.
+/// The elements that a `find` may have. The server applies some of them, and the others do not affect the result here.
 const FIND_ELEMENTS: [&str; 14] = [
     "find",
     "filter",
@@ -45,7 +45,7 @@ pub(super) struct Collection {
 #[derive(Debug, Default)]
 struct Cursors {
     last_id: i64,
-    /// The documents that each open cursor has not returned yet. They are contiguous under every filter.
+    /// The documents that each open cursor has not returned yet. They are contiguous whatever the filter.
     open: HashMap<i64, Range<usize>>,
 }
 

@@ -35,7 +35,7 @@ struct Active {
 }
 
 impl FailPoint {
-    /// Returns how the server treats this command of this application, if the fail point affects it.
+    /// Returns how the server treats this command from this application, if the fail point affects it.
     pub fn next(&self, command: &str, app_name: Option<&str>) -> Option<Course> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let active = state.active.as_mut()?;

@@ -1,4 +1,4 @@
-//! A small MongoDB server inside the process. It speaks the real wire protocol over TCP, for tests, benchmarks and the
+//! A small in-process MongoDB server, which speaks the real wire protocol over TCP, for tests, benchmarks and the
 //! quickstart example.
 //!
 //! It reads `OP_MSG`, and answers `hello`, `isMaster`, `ping`, `buildInfo` and `endSessions`. It answers `find`,
@@ -46,7 +46,7 @@ pub struct EmbeddedOptions {
     pub documents: u32,
     /// The services behind the load balancer that the server simulates. The server assigns them to its connections in
     /// rotation. A connection whose first hello does not ask for load balancing counts in the rotation, but is assigned
-    /// no service. Default none: the server does not support load balancing.
+    /// no service. By default there are none, and the server does not support load balancing.
     pub service_ids: Vec<ObjectId>,
     /// `minWireVersion` in the reply to hello. Default 0.
     pub min_wire_version: i32,
@@ -80,7 +80,7 @@ impl EmbeddedServer {
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     pub async fn start(options: EmbeddedOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -192,8 +192,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else {
-                    // The client gave up before it was accepted, or this process is out of descriptors. In the latter
-                    // case the pause prevents a busy loop.
+                    // The client gave up before its connection was accepted, or this process is out of file
+                    // descriptors. In the latter case, the pause prevents a busy loop.
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 };

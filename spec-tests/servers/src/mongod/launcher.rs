@@ -64,8 +64,9 @@ fn die_with_this_process(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed, and no allocation. `prctl` and `getppid` are
-    // system calls without their own state. An error made from an `Errno` or an `ErrorKind` allocates nothing.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed, and no allocation. `prctl` and `getppid`
+    // are system calls that keep no state of their own. An error made from an `Errno` or an `ErrorKind` allocates
+    // nothing.
     unsafe {
         command.pre_exec(prepare);
     }

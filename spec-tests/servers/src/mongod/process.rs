@@ -52,7 +52,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A test that is unwinding has a more important error to report. The next start removes the remains.
+        // A test that is unwinding has a more important error to report. The next start removes whatever is left.
         let _ = self.end();
     }
 }

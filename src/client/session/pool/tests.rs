@@ -177,7 +177,7 @@ fn release_discards_what_expires_at_the_bottom_and_keeps_the_order() {
     fixture.put(0, dirty);
     assert_eq!(held(fixture.pool.shard(0)), 3);
     assert_eq!([(); 3].map(|()| fixture.take(0).unwrap().id()), [kept[2], kept[1], kept[0]]);
-    // The slots of the discarded sessions are used again. The session in front needs no slot.
+    // The slots of the discarded sessions are used again. The session in the front needs no slot.
     for _ in 0..53 {
         fixture.put(0, fixture.fresh());
     }

@@ -1,8 +1,8 @@
 //! Sources of AWS credentials (Authentication specification, "Credential Fetching Order").
 //!
-//! `AWS_CONTAINER_CREDENTIALS_FULL_URI` goes beyond the specification. Without it, a pod on EKS would get the node's role
-//! instead of the pod's role. Profiles and shared files are not supported: an application that needs them supplies the
-//! provider of an AWS SDK.
+//! `AWS_CONTAINER_CREDENTIALS_FULL_URI` goes beyond the specification. Without it, a pod on EKS would get the node's
+//! role instead of the pod's role. Profiles and shared files are not supported: an application that needs them can
+//! supply the provider from an AWS SDK.
 //!
 //! A variable that is set but unusable is an error, because the next source would yield a different identity.
 

@@ -27,7 +27,7 @@ impl Token {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub time: ConnectTimeoutError,
-    /// Whether the time covers the wait for other calls and the call itself together. If false, it covers each of them
+    /// Whether the wait for other calls and the call itself share the limit. If not, the limit applies to each
     /// separately.
     pub together: bool,
 }

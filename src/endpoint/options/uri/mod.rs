@@ -9,7 +9,7 @@
 //! - with [`Options::parse_strict`], any value that would otherwise cause a warning.
 //!
 //! Errors and warnings never show text that may be part of a password. A password that is not percent-encoded can end
-//! up in any other part of the string. So if there is an at-sign outside the user information, hosts and values are not
+//! up in any other part of the string. So if there is an at sign outside the user information, hosts and values are not
 //! shown. Ports are never shown. The rest of a secret option can look like a key, so if there is a secret option,
 //! unknown keys are not shown.
 
@@ -54,7 +54,7 @@ impl Options {
     /// is ignored, with a warning.
     ///
     /// This function does not use DNS. Options from `mongodb+srv://` have no hosts until they are
-    /// [resolved](Self::resolve). [`Options::from_uri`] does both.
+    /// [resolved](Self::resolve). [`Options::from_uri`] parses and resolves.
     ///
     /// # Errors
     ///

@@ -427,7 +427,7 @@ const SERVERS: [Row; 9] = [
     }),
 ];
 
-/// An old name of an option.
+/// An old name for an option.
 #[derive(Clone, Copy)]
 pub(super) struct OldName {
     /// The option, with its old name.
@@ -606,7 +606,7 @@ mod tests {
             assert!(Row::of(present).is_some_and(|row| row.name == present), "{present}");
             assert_eq!(Row::nearest(&name.to_uppercase()), Some(present));
         }
-        // wharf always or never does what these options ask for, so none of its options replaces them.
+        // wharf either always or never does what these options ask for, so it has no option that replaces them.
         let removed = ["auto_reconnect", "keepAlive", "socketOptions", "useNewUrlParser", "useUnifiedTopology"];
         assert_eq!(removed.map(Row::nearest), [None; 5]);
     }

@@ -201,7 +201,7 @@ impl Tls {
     }
 }
 
-/// Returns the versions of TLS from `oldest` on, newest first.
+/// Returns `oldest` and all later versions of TLS, newest first.
 fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
     static NEWEST_FIRST: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
     match oldest {
@@ -226,7 +226,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The maximum number of a certificate's names that an error lists.
+/// The maximum number of names from a certificate that an error lists.
 const MOST_NAMES: usize = 16;
 
 /// If the error lists the names in the server's certificate, escapes and truncates these names. The certificate's

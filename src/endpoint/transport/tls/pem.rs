@@ -53,8 +53,8 @@ pub(super) fn sections(file: &[u8]) -> Result<Vec<Section>, MalformedPem> {
     let mut lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).zip(1..);
     while let Some((text, line)) = lines.next() {
         let Some(label) = boundary(text, b"-----BEGIN ") else { continue };
-        // With this capacity, the vector does not grow and leave behind a copy that is not wiped. If the capacity were
-        // the length of the whole file, wiping the vectors of all sections would take quadratic time.
+        // This capacity keeps the vector from growing, which would leave behind a copy that is never wiped. If the
+        // capacity were the length of the whole file, wiping the vectors of all sections would take quadratic time.
         let rest = lines.clone().map(|(text, _)| text).take_while(|text| !text.starts_with(b"-----"));
         let mut body = Zeroizing::new(Vec::with_capacity(rest.map(<[u8]>::len).sum()));
         let mut legacy_encrypted = false;

@@ -2,8 +2,8 @@
 //! specification, "Suggested OCSP Behavior", steps 4 and 7).
 //!
 //! A responder is asked only after the certificate's chain has been verified, and only if the certificate's state is
-//! still unknown: the server stapled no response, or a response that says "unknown". The client connects unless a valid
-//! response says "revoked". A slow, unreachable or faulty responder does not prevent a connection.
+//! still unknown, because the server stapled no response, or one that says "unknown". The client connects unless a
+//! valid response says "revoked". A slow, unreachable or faulty responder does not prevent a connection.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};

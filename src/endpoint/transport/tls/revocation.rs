@@ -183,8 +183,8 @@ fn is_signed_by(response: &OcspResponse<'_>, key: PublicKey<'_>, algorithms: &Al
 /// Returns whether the issuer itself issued this certificate for signing OCSP responses, and whether the certificate is
 /// valid now.
 ///
-/// Whether this certificate has itself been revoked is not checked. Responders' certificates are short-lived, or state
-/// that no check is needed (RFC 6960, section 4.2.2.2.1).
+/// This does not check whether the certificate has itself been revoked. Responders' certificates are short-lived, or
+/// state that no check is needed (RFC 6960, section 4.2.2.2.1).
 fn is_delegated(certificate: &[u8], issuer: &TrustAnchor<'_>, now: UnixTime, algorithms: &Algorithms) -> bool {
     let certificate = CertificateDer::from(certificate);
     let Ok(certificate) = EndEntityCert::try_from(&certificate) else { return false };

@@ -36,8 +36,8 @@ static SYSTEM_AUTHORITIES: ArcSwapOption<RootCertStore> = ArcSwapOption::const_e
 
 /// Verifies servers' certificates as strictly as the options require.
 ///
-/// In every mode, the server must prove that it holds the private key of its certificate. If the options accept any
-/// certificate, the only exception is a certificate that cannot be read at all.
+/// In every mode, the server must prove that it holds the private key of its certificate. The only exception is a
+/// certificate that cannot be read at all, if the options accept any certificate.
 #[derive(Debug)]
 pub(super) struct Verifier {
     check: Check,

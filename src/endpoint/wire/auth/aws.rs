@@ -59,13 +59,13 @@ pub struct ServerFirst {
 }
 
 impl ServerFirst {
-    /// Reads the answer to a message with `client_nonce`.
+    /// Reads the answer to a first message that contained `client_nonce`.
     ///
     /// # Errors
     ///
-    /// Returns [`WireError::Document`] if the payload is not a BSON document, and [`WireError::ReplyField`] if the
-    /// nonce does not extend the client's nonce, or if the host does not consist of labels separated by periods, with a
-    /// total length of 1 to 255 bytes.
+    /// Returns [`WireError::Document`] if the payload is not a BSON document. Returns [`WireError::ReplyField`] if the
+    /// nonce does not extend the client's nonce, or if the host is not a series of labels separated by periods, 1 to
+    /// 255 bytes long in total.
     pub fn read(payload: &[u8], client_nonce: &[u8; NONCE_LENGTH]) -> Result<Self, WireError> {
         let document = RawDocument::from_bytes(payload)
             .map_err(|error| WireError::Document { field: "payload", reason: PeerText::of(error) })?;
@@ -104,10 +104,10 @@ fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {
 ///
 /// # Errors
 ///
-/// Returns [`WireError::ReplyField`] if the host is empty, longer than 255 bytes, or has an empty label. The only
+/// Returns [`WireError::ReplyField`] if the host is empty, is longer than 255 bytes, or has an empty label. The only
 /// allowed characters are letters, digits, hyphens, underscores, periods, and a colon before a port. Other characters
-/// are refused, because the host becomes a line of the signed text, and the region becomes a part of the scope, in
-/// which slashes and commas are separators.
+/// are refused, because the host becomes a line of the signed text, and the region becomes part of the scope, in which
+/// slashes and commas are separators.
 pub fn region(host: &str) -> Result<&str, WireError> {
     const FIELD: &str = "h (sts host)";
     if host.is_empty() || host.len() > MAX_HOST {
@@ -239,7 +239,7 @@ impl CanonicalRequest<'_> {
 /// The scope of a signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
-    /// The time of the signature: a displayed [`Timestamp`], whose first eight characters are the date.
+    /// The time of the signature, in the format of [`Timestamp`]: its first eight characters are the date.
     pub date: &'a str,
     /// The region.
     pub region: &'a str,
@@ -324,7 +324,7 @@ impl Timestamp {
 
 /// Returns the date (year, month, day) that is `days` days after 1 January 1970, in the Gregorian calendar.
 ///
-/// Years are counted from March, so that the leap day is their last day. Every 400-year cycle has 146,097 days.
+/// Each year is counted from March, so that a leap day comes last. Every 400-year cycle has 146,097 days.
 fn date_of(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

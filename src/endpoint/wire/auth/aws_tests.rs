@@ -1,6 +1,6 @@
 use super::*;
 
-/// The example key of AWS's documentation.
+/// The example key from AWS's documentation.
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 
 fn decode(base64: &str) -> Vec<u8> {

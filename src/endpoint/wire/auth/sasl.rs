@@ -74,8 +74,8 @@ impl fmt::Debug for SaslReply<'_> {
 }
 
 impl<'a> SaslReply<'a> {
-    /// Reads the reply of a successful command (see [`reply::check`](crate::endpoint::wire::reply::check)), or the reply to a
-    /// speculative command.
+    /// Reads the reply to a successful command (see [`reply::check`](crate::endpoint::wire::reply::check)), or the
+    /// reply to a speculative command.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@
 //!    returns the client's final message and a [`Verification`].
 //! 3. [`Verification`] checks the server's final message.
 //!
-//! Both sides prove that they know the password: the last step refuses a server that does not prove it.
+//! Both sides prove that they know the password: the last step refuses a server that fails to do so.
 //!
 //! ```
 //! use wharf::unstable::wire::auth::scram::{ClientFirst, Hash, Keys, prepare_password};
@@ -46,7 +46,7 @@ use crate::endpoint::options::Mechanism;
 mod tests;
 
 /// The minimum number of iterations. The specification requires it: without a minimum, an attacker between the two
-/// sides could ask for so few iterations that the password is easily guessed from the proof.
+/// sides could ask for so few iterations that the password could easily be guessed from the proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
 
 /// The maximum number of iterations. It is more than sixty times the servers' default, and takes common processors less
@@ -93,8 +93,8 @@ where
     owned
 }
 
-/// How much of the stack is overwritten after a computation with secrets, in bytes. The deepest computation uses less,
-/// even without optimisation.
+/// The number of bytes of stack that are overwritten after a computation with secrets. The deepest computation uses
+/// less, even without optimisation.
 const STACK: usize = 16 * 1024;
 
 /// Runs `compute`, and overwrites the part of the stack that it used.
@@ -299,7 +299,7 @@ impl Challenge {
     }
 }
 
-/// The state of a conversation in which only the server's proof is missing.
+/// The state of a conversation that awaits only the server's proof.
 #[must_use]
 pub struct Verification {
     signature: Zeroizing<Vec<u8>>,
@@ -335,7 +335,7 @@ impl fmt::Debug for Verification {
     }
 }
 
-/// The maximum number of characters of a server's error that are kept. The longest error in RFC 5802 has 36 characters.
+/// The maximum number of characters to keep from a server's error. The longest error in RFC 5802 has 36 characters.
 const MAX_ERROR: usize = 64;
 
 fn text(message: &[u8]) -> Result<&str, ScramError> {
@@ -353,7 +353,7 @@ fn attribute<'a>(attributes: &mut impl Iterator<Item = &'a str>, name: char) -> 
     }
 }
 
-/// Checks the attributes after the required ones. They are optional extensions, and only their form is checked.
+/// Checks the attributes after the required ones. They are optional extensions, and only their syntax is checked.
 fn extensions<'a>(attributes: impl Iterator<Item = &'a str>) -> Result<(), ScramError> {
     for extension in attributes {
         match extension.as_bytes() {
@@ -420,7 +420,7 @@ pub enum ScramError {
     /// The server's final message reports an error.
     #[error("the server refused the proof: {error:?}")]
     Refused {
-        /// The error, cut after 64 characters.
+        /// The error, truncated to 64 characters.
         error: String,
     },
     /// The server could not prove that it knows the password.

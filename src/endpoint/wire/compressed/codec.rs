@@ -179,7 +179,7 @@ pub(super) fn yields(length: usize, expected: usize) -> String {
 /// A compressed message before decompression.
 struct Envelope<'a> {
     header: Header,
-    /// The length of the decompressed content. With the length of a header added, it is still within the limit.
+    /// The length of the decompressed content. It is within the limit even with the length of a header added.
     uncompressed_size: usize,
     compressor_id: u8,
     content: &'a [u8],

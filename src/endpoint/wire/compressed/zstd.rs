@@ -35,8 +35,8 @@ impl Zstd {
 
     /// Decompresses `content`, and appends the result if it fits in the reserved memory.
     ///
-    /// The whole frame is decompressed at once, so that the library uses the buffer itself as its window. No memory is
-    /// allocated for the window that the frame declares, however large it is.
+    /// The whole frame is decompressed in a single call, so that the library uses the buffer itself as its window. No
+    /// memory is allocated for the window that the frame declares, however large it is.
     pub fn decompress(&mut self, content: &[u8], expected: usize, buffer: &mut Vec<u8>) -> Result<(), String> {
         let frame = find_frame_compressed_size(content).map_err(|code| get_error_name(code).to_owned())?;
         if frame != content.len() {

@@ -44,8 +44,8 @@ pub enum ResponderId<'a> {
 }
 
 impl ResponderId<'_> {
-    /// Returns whether this identifies the signer with this name, in DER, and this key. Whether the signer is
-    /// authorised is not checked.
+    /// Returns whether this identifies the signer with this name, in DER, and this key. Does not check whether the
+    /// signer is authorised.
     #[must_use]
     pub fn is(&self, name: &[u8], key: PublicKey<'_>) -> bool {
         match *self {

@@ -38,7 +38,7 @@ pub struct Message<'a> {
 /// A document sequence of a received message.
 #[derive(Debug, Clone)]
 pub struct Sequence<'a> {
-    /// The name of the command's argument that the sequence holds.
+    /// The name of the command argument that the sequence holds.
     pub identifier: &'a str,
     /// The documents, in order.
     pub documents: Documents<'a>,

@@ -20,11 +20,11 @@ pub struct Outgoing<'a> {
     /// The database that a command runs on. It is appended to the body as the last element, `$db`. `None` in a reply,
     /// or if the body already has a `$db`.
     pub database: Option<&'a str>,
-    /// The arguments of the command that are sent outside its body.
+    /// The command's arguments that are sent outside its body.
     pub sequences: &'a [OutgoingSequence<'a>],
 }
 
-/// An argument of a command that is sent as a document sequence.
+/// A command argument that is sent as a document sequence.
 ///
 /// ```
 /// use bson::rawdoc;
@@ -265,8 +265,8 @@ fn sequence_length(sequence: &OutgoingSequence<'_>) -> usize {
 /// The number of bytes before the body's first element.
 const BEFORE_ELEMENTS: usize = header::LENGTH + 4 + 1 + 4;
 
-/// Returns the header, the flags, the section's kind and the body's length. They are assembled here, so that one copy
-/// into the buffer is enough instead of four.
+/// Returns the header, the flags, the section's kind and the body's length. They are assembled here, so that copying
+/// them into the buffer takes one copy instead of four.
 fn before_elements(header: Header, flags: Flags, body_length: usize) -> [u8; BEFORE_ELEMENTS] {
     let mut bytes = [0; BEFORE_ELEMENTS];
     bytes[..16].copy_from_slice(&header.to_bytes());
@@ -291,7 +291,7 @@ fn write_elements(message: &Outgoing<'_>, appended: &[&[u8]], buffer: &mut Vec<u
         buffer.push(0);
     }
     for elements in appended {
-        // Usually there are no elements, and even copying nothing would take a call.
+        // Usually there are no elements, and even copying nothing would cost a function call.
         if !elements.is_empty() {
             buffer.extend_from_slice(elements);
         }
@@ -305,7 +305,7 @@ fn write_sequence(sequence: &OutgoingSequence<'_>, buffer: &mut Vec<u8>) {
     buffer.extend_from_slice(sequence.identifier.as_bytes());
     buffer.push(0);
     sequence.documents.write(buffer);
-    // The buffer gives the length, so the documents' lengths need not be added up again.
+    // The buffer's growth gives the length, so the documents' lengths need not be added up again.
     let length = buffer.len() - start;
     buffer[start..start + 4].copy_from_slice(&length_bytes(length));
 }

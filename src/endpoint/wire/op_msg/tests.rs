@@ -148,7 +148,7 @@ fn documents() -> impl Strategy<Value = RawDocumentBuf> {
     })
 }
 
-/// A message in owned parts: its body, and its sequences by identifier.
+/// A message as owned parts: its body, and its sequences by identifier.
 type Parts = (RawDocumentBuf, Vec<(String, Vec<RawDocumentBuf>)>);
 
 fn parts() -> impl Strategy<Value = Parts> {

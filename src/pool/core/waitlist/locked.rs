@@ -124,7 +124,7 @@ impl<G> LockedWaitList<G> {
         Ok(())
     }
 
-    /// Returns whether a lane has enough unused cells that newcomers need not look ahead.
+    /// Returns whether a lane has so many unused cells that newcomers need not look ahead.
     pub(super) fn has_plenty(&self, lane: Lane) -> bool {
         self.lanes.queue(lane).limit.load().since(self.word(lane).next) >= SIZE
     }
@@ -303,8 +303,8 @@ impl<G> LockedWaitList<G> {
         self.books[lane as usize].chain.len()
     }
 
-    /// Checks the next segment of a lane that the queue has passed, and removes it if it is over. Returns the memory
-    /// that the list does not keep.
+    /// Checks the next segment that the queue has passed in a lane, and removes the segment if it is over. Returns the
+    /// memory that the list does not keep.
     pub(super) fn sweep(&mut self, lane: Lane) -> Parts<G> {
         let first = self.word(lane).first;
         let away = self.away.iter().find(|away| away.lane == lane).map_or(first, |away| away.range.first);
@@ -368,7 +368,7 @@ impl<G> LaneQueue<G> {
         self.directory.with_cell(ticket, |cell| cell.with_other_end(f))
     }
 
-    /// Makes a ticket that has left part of a gap, together with the gaps beside it in its range. The cell of a gap's
+    /// Turns a ticket that has left into a gap, and joins it with the gaps beside it in its range. The cell of a gap's
     /// first ticket stores the gap's last ticket, and vice versa. So extending, joining and skipping gaps takes
     /// constant time.
     fn widen_gap(&self, ticket: Ticket, range: TicketRange) -> Gap {

@@ -44,17 +44,18 @@
 //!
 //! Newcomers begin to look ahead for the next segment when three quarters of the current segment are still unused. A
 //! newcomer that looks ahead tries the lock, but does not wait for it. If all these newcomers find the lock taken, a
-//! later newcomer may find no cell for the next ticket. It then waits for the next segment before it takes a ticket. So
-//! it may have to wait for a thread that was preempted in one of the short sections. While it waits, it yields, and
-//! after about a millisecond it sleeps for 50 µs at a time. A claimed waiter that leaves or changes its waker waits for
-//! the few steps between the claim and its grant. No other newcomer, granter or waiter waits for another thread.
+//! later newcomer may find no cell for the next ticket. It then waits for the next segment before it takes a ticket.
+//! The newcomer may therefore have to wait for a thread that was preempted in one of the short sections. While it
+//! waits, it yields, and after about a millisecond it sleeps for 50 µs at a time. A claimed waiter that leaves or
+//! changes its waker waits for the few steps between the claim and its grant. No other newcomer, granter or waiter
+//! waits for another thread.
 //!
 //! Nothing between a claim and its grant may panic, wait, or call foreign code.
 //!
 //! # Memory
 //!
 //! A cell takes 64 bytes. Segments of 64 cells are allocated during polls. Rarely, a poll also allocates the branches
-//! that lead to a segment (2 KiB each, one for 16,384 tickets). A ticket is over once its grant has been taken or the
+//! that lead to a segment (2 KiB each, one per 16,384 tickets). A ticket is over once its grant has been taken or the
 //! ticket has been skipped. A segment is freed once all its tickets are over. A few segments are kept for reuse. A
 //! newcomer that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While
 //! more waiters leave than arrive, two kinds of waiters also check a segment: a waiter with the first or the last

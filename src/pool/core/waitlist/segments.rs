@@ -350,8 +350,7 @@ impl<G> Chain<G> {
         self.first
     }
 
-    /// Returns the next segment if the queue has passed it, and otherwise the first segment if the queue has passed
-    /// that.
+    /// Returns the next segment if the queue has passed it, or else the first segment if the queue has passed that one.
     pub(super) fn next_passed(&mut self, has_passed: impl Fn(Ticket) -> bool) -> Option<NonNull<Segment<G>>> {
         let has_passed = |segment: &NonNull<Segment<G>>| has_passed(Self::links(*segment, |links| links.start));
         let next = self.next.filter(has_passed).or_else(|| self.first.filter(has_passed))?;

@@ -210,7 +210,8 @@ fn no_section_depends_on_how_many_wait_or_leave() {
         assert_eq!(census.allocations, 0, "{what}: {census:?}");
         list.maintain();
     };
-    // A stride that is coprime to the number of waiters reaches all of them, one after the other or across all segments.
+    // Each stride is coprime to the number of waiters, so it reaches all of them: in either direction, or in jumps
+    // across the segments.
     for (order, stride) in [("in order", 1), ("from the last", WAITERS - 1), ("across", 7_919)] {
         assert_short("queueing up", MOST_STEPS, &mut || all_wait(&list, &mut waiters));
         assert_short(&format!("leaving {order}"), MOST_STEPS, &mut || {
@@ -323,7 +324,7 @@ fn waiters_that_stay_are_served_in_order_from_the_segments_of_all_that_left() {
 }
 
 /// A waiter that queues up behind another waiter takes no lock, and clones its waker once. A check-out with a time
-/// limit polls again at once with the same waker; this takes no lock and makes no clone.
+/// limit immediately polls again with the same waker, which takes no lock and clones nothing.
 #[test]
 fn hand_over_between_waiters_takes_no_lock_and_clones_one_waker() {
     struct Task;

@@ -1,4 +1,4 @@
-//! The word of a lane: its waiting tickets.
+//! The word of a lane, which records the lane's waiting tickets.
 
 use super::segments;
 use crate::pool::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ impl Ticket {
     /// The very first ticket, at the beginning of a segment.
     #[cfg(not(any(test, loom, shuttle)))]
     pub(super) const FIRST: Self = Self(0);
-    /// Near the last number, so that tests and model checkers explore the wrap-around.
+    /// This is near the last number, so that tests and model checkers explore the wrap-around.
     #[cfg(any(test, loom, shuttle))]
     pub(super) const FIRST: Self = Self(Self::COUNT - segments::SIZE);
     pub(super) const COUNT: u32 = 1 << TICKET_BITS;
@@ -100,19 +100,19 @@ impl Word {
         ticket.since(self.first) < self.span()
     }
 
-    /// Returns the word after the next ticket is given out.
+    /// Returns the word that results from giving out the next ticket.
     #[inline]
     pub(super) fn joined(self) -> Self {
         assert!(self.span() < Ticket::MOST - 1, "more than {} check-outs wait", Ticket::MOST);
         Self { next: self.next.after(), ..self }
     }
 
-    /// Returns the word after all its tickets are taken out.
+    /// Returns the word that results from taking out all its tickets.
     pub(super) fn emptied(self) -> Self {
         Self { first: self.next, ..self }
     }
 
-    /// Returns the word after the first ticket is claimed.
+    /// Returns the word that results from claiming the first ticket.
     #[inline]
     pub(super) fn claimed(self) -> Self {
         Self { first: self.first.after(), ..self }

@@ -1,5 +1,5 @@
-//! Tests of a fork that happens while another thread holds the pool's locks, which only this crate can arrange. The
-//! other fork tests are in `system-tests/tests/fork/main.rs`.
+//! Tests of a fork that happens while another thread holds the pool's locks, a situation that only this crate can
+//! arrange. The other fork tests are in `system-tests/tests/fork/main.rs`.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +24,7 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 #[allow(unsafe_code)]
 pub(crate) fn in_child(run: impl FnOnce() -> Result<(), i32>) -> i32 {
     // SAFETY: only this thread continues in the child. It calls only `run` and `_exit`, and never returns. The C
-    // library makes its own locks (`malloc`) usable in the child.
+    // library makes its own locks (those of `malloc`) usable in the child.
     let pid = unsafe { libc::fork() };
     assert_ne!(pid, -1, "fork failed");
     if pid == 0 {

@@ -36,7 +36,7 @@ fn transaction_whose_connection_is_taken_can_only_be_aborted() {
     let balanced = SessionServer { is_load_balanced: true, is_mongos: true, ..SERVER };
     let cut_off = || Err(SessionError::TransactionCutOff);
     assert_eq!(SessionError::TransactionCutOff.labels(), Labels::TRANSIENT_TRANSACTION);
-    // In one session, the first command was cancelled; in the other, a later command.
+    // In one session, the first command was cancelled; in the other, a later command was.
     let mut first = started();
     sent_to(&mut first, &WRITE, balanced);
     let mut later = in_progress();

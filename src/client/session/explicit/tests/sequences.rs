@@ -8,7 +8,7 @@ use super::*;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Start,
-    /// An operation and its outcome: `None` if it is cancelled after it was sent.
+    /// An operation and its outcome: `None` if it is cancelled after being sent.
     Operation(Option<Outcome>),
     /// A commit with a single attempt, and the outcome of that attempt.
     Commit(Option<Outcome>),

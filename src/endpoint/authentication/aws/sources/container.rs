@@ -51,7 +51,7 @@ fn agent(cloud: &CloudEnvironment) -> Result<Option<Agent>, Unavailable> {
 
 fn parse(text: &str) -> Result<Agent, Unavailable> {
     let refuse = || {
-        // There may be a password before an at-sign.
+        // The part before an at sign may hold a password.
         let value = if text.contains('@') { "(not shown: it has an at-sign)" } else { text };
         Unavailable::Text { name: FULL_URI, value: value.to_owned(), allowed: ALLOWED_URI }
     };

@@ -57,7 +57,7 @@ fn examples_of_the_specification_and_the_rfc_are_reproduced() {
     }
 }
 
-/// The example of RFC 5802, which uses SHA-1 with a password that is not digested.
+/// The example from RFC 5802, which uses SHA-1 with a password that is not digested.
 #[test]
 fn example_of_rfc_5802_is_reproduced() {
     let client_first = ClientFirst::new("user", "fyko+d2lbbFgONRv9qkxdawL");
@@ -184,8 +184,8 @@ proptest! {
         prop_assert!(verification.check(&bytes).is_err());
     }
 
-    /// A changed first message of the server is either refused at once or leads to a different proof, because both
-    /// sides sign the whole message.
+    /// If the server's first message is changed, it either is refused immediately or leads to a different proof,
+    /// because both sides sign the whole message.
     #[test]
     fn changed_first_message_never_yields_the_same_proof(
         position in any::<usize>(), byte in any::<u8>(), kind in any::<u8>(), which in 0..2_usize,
