@@ -28,7 +28,7 @@ pub enum CannotPlace {
         /// The number of cores that the clients would get.
         client: usize,
     },
-    /// The operating system does not list the cores, or refuses to move threads to them.
+    /// The operating system does not list the cores.
     #[error("cannot choose cores: {0}; --no-pin runs without")]
     System(#[from] io::Error),
 }

@@ -90,7 +90,7 @@ pub(super) trait Attempted: Send + Sync {
     fn append(&mut self, to: &mut Vec<u8>, connection: &Connection<Endpoint>, known: SessionServer) -> Tried<(), Self>;
 
     /// Returns whether to close the connection if the command is cancelled, as is necessary when a transaction depends
-    /// on it.
+    /// on the connection.
     fn closes_if_cut_short(&self, _known: SessionServer) -> bool {
         false
     }

@@ -25,8 +25,8 @@ use crate::table::{json, lines, render};
 
 /// Shows pools live: connections, check-outs a second, hits, waits, timeouts.
 ///
-/// Without --service it shows two pools under load, with the load and the server in this process. q, Ctrl-C or a signal
-/// stops it. If the output is not a terminal, it prints one table after the first interval. It uses no colours.
+/// Without --service it shows two pools under load, with the load and the servers in this process. q, Ctrl-C or a
+/// signal stops it. If the output is not a terminal, it prints one table after the first interval. It uses no colours.
 #[derive(Debug, Parser)]
 #[command(name = "top")]
 pub struct Arguments {

@@ -214,7 +214,7 @@ impl Newest {
     }
 }
 
-/// A request's place. When it is dropped, it passes to the newest waiter.
+/// The right to work. When it is dropped, it passes to the newest waiter.
 struct Place(Option<Newest>);
 
 impl Drop for Place {

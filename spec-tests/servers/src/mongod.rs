@@ -273,7 +273,7 @@ pub enum StartError {
     #[error("could not wait for mongod: {0}")]
     Wait(#[source] io::Error),
     /// The server exited before it accepted connections, for example because it refused its arguments, lacked a library
-    /// or lost its port five times.
+    /// or lost five ports in a row.
     #[error("mongod ended with {status} before it accepted connections; the end of its log:\n{log}")]
     Ended {
         /// The exit status.

@@ -35,7 +35,7 @@ impl Balancer {
     ///
     /// # Panics
     ///
-    /// Panics if called outside a tokio runtime.
+    /// Panics if polled outside a tokio runtime.
     pub async fn start(server: SocketAddr, services: u8) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;

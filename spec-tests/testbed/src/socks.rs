@@ -78,7 +78,7 @@ impl SocksProxy {
     ///
     /// # Panics
     ///
-    /// Panics if called outside a tokio runtime.
+    /// Panics if polled outside a tokio runtime.
     pub async fn start(options: SocksOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;

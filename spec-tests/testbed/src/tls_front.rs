@@ -43,7 +43,7 @@ impl TlsFront {
     ///
     /// # Panics
     ///
-    /// Panics if called outside a tokio runtime.
+    /// Panics if polled outside a tokio runtime.
     pub async fn start(
         server: SocketAddr,
         certificate_key: &Path,
@@ -61,7 +61,7 @@ impl TlsFront {
     ///
     /// # Panics
     ///
-    /// Panics if called outside a tokio runtime.
+    /// Panics if polled outside a tokio runtime.
     pub async fn start_stapling(
         server: SocketAddr,
         certificate_key: &Path,

@@ -505,8 +505,8 @@ mod tests {
 
     use super::*;
 
-    /// glibc's allocator serves blocks of up to 1032 bytes from a per-thread cache. Larger blocks add about 3% to the
-    /// time of an `insert_one`.
+    /// glibc's allocator serves blocks of up to 1032 bytes from a per-thread cache. Larger blocks add about 3 % to
+    /// the time of an `insert_one`.
     #[test]
     fn future_of_a_call_on_one_document_fits_into_a_block_of_the_threads_cache() {
         let client = Client::from_uri("mongodb://a").unwrap();
@@ -519,7 +519,26 @@ mod tests {
             size_of_val(&*items.replace_one(&filter, &item).into_future()),
             size_of_val(&*items.delete_one(&filter).into_future()),
             size_of_val(&*items.find_one_and_delete(&filter).into_future()),
+            size_of_val(&*client.run_at(Operation::new("shop", &filter), Location::caller())),
         ];
         assert!(futures.iter().all(|&size| size <= 1032), "{futures:?}");
+    }
+
+    /// A call that is not boxed would contain everything that it awaits, and each crate that polls it would compile all of
+    /// that again: see [`Boxed`](crate::pool::runtime::Boxed).
+    #[tokio::test]
+    async fn future_of_a_clients_call_contains_little_but_a_box() {
+        let client = Client::from_uri("mongodb://a").unwrap();
+        let mut session = client.start_session().await.unwrap();
+        let ping = rawdoc! { "ping": 1 };
+        let futures = [
+            size_of_val(&client.run_command("admin", &ping)),
+            size_of_val(&client.connect()),
+            size_of_val(&client.warm_up(1)),
+            size_of_val(&client.shutdown(Duration::ZERO)),
+            size_of_val(&session.commit_transaction()),
+            size_of_val(&session.abort_transaction()),
+        ];
+        assert!(futures.iter().all(|&size| size <= 256), "{futures:?}");
     }
 }

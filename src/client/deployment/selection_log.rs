@@ -28,8 +28,8 @@ pub(crate) enum LoggedOperation<'a> {
     Named(&'static str, Option<i64>),
 }
 
-/// Whether the operation's wait has already been logged. The message appears once per operation, however many
-/// selections it needs.
+/// Whether the operation's wait has already been logged. The message appears at most once per operation, however many
+/// selections the operation needs.
 #[derive(Debug)]
 pub(crate) struct WaitLogged(AtomicBool);
 

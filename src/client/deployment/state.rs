@@ -127,8 +127,8 @@ impl Monitored {
         self.server.heartbeats.start(&self.deployment.publisher, over, awaited)
     }
 
-    /// Returns whether to accept a result from the monitor, which requires that its run is current and that its server
-    /// still belongs to the deployment.
+    /// Returns whether to accept a result from the monitor, which requires that the monitors have not been restarted
+    /// since and that the server still belongs to the deployment.
     pub(super) fn counts(&self, state: &State, snapshot: &Snapshot) -> bool {
         self.start == state.starts && snapshot.has(&self.server)
     }

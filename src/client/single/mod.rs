@@ -38,8 +38,8 @@
 //! connection. Scans skip a server for 5 s after a failed check, and scans are at least 500 ms apart. With
 //! `serverSelectionTryOnce=true` (the default), the selection of a server takes at most the time of one scan, plus up
 //! to 500 ms before it. Otherwise it takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS`
-//! limits the total. Once half the time that was left at its start has passed, a scan may end as soon as a suitable
-//! server has answered, so an unresponsive server does not block operations.
+//! limits the total. Once half the time that was left at the start of a scan has passed, the scan may end as soon as a
+//! suitable server has answered, so an unresponsive server does not block operations.
 //!
 //! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. None of wharf's
 //! time limits apply to these lookups.

@@ -188,8 +188,8 @@ impl TopologyDescription {
         self.logical_session_timeout_minutes
     }
 
-    /// Returns an error if wharf cannot work with the deployment because it supports none of the wire versions of one
-    /// of the servers.
+    /// Returns an error if wharf cannot work with the deployment because wharf supports none of the wire versions of
+    /// one of the servers.
     #[must_use]
     pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
         self.incompatibility.as_ref()

@@ -118,7 +118,7 @@ impl Transition {
     }
 }
 
-/// Returns whether the replica set's address for the server differs from the client's.
+/// Returns whether the replica set's address for the server differs from the client's address for it.
 fn goes_by_another_name(server: &ServerDescription) -> bool {
     server.me.as_ref().is_some_and(|me| *me != server.address)
 }

@@ -472,8 +472,8 @@ impl<E: Environment> Core<E> {
             }
             self.state.store(PoolState { phase: Phase::Closed, generation: state.generation + 1 });
         }
-        // A thread that gives back capacity later sees that the pool is closed, and this thread sees all capacity that
-        // was given back earlier.
+        // A thread that gives back capacity after this sees that the pool is closed, and this thread sees all capacity
+        // that was given back earlier.
         self.capacity.order_releases();
         let available = self.detach_all();
         self.refuse(self.turn_away(), || Refusal::Closed);

@@ -484,7 +484,7 @@ impl<C> Slab<C> {
     /// A pool of the default size does not need segments.
     #[cfg(not(any(loom, shuttle)))]
     const FIRST_SLOTS: u32 = 128;
-    /// In the models, every connection after the second needs a segment.
+    /// The models use segments from the third slot on.
     #[cfg(any(loom, shuttle))]
     const FIRST_SLOTS: u32 = 2;
 

@@ -32,7 +32,7 @@ type SharedCore<E> = Arc<Core<TokioEnvironment<E>>>;
 pub(super) struct Home {
     handle: Handle,
     ended: AtomicBool,
-    /// Ensures that the pool's connections are made stale only once.
+    /// Ensures that the end of this runtime makes the pool's connections stale only once.
     renewal: Once,
 }
 

@@ -215,7 +215,7 @@ async fn establish<E: Establish>(
     );
     let interrupted = poll_fn(|context| {
         let pending = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        // The code below takes the pending connection only after this future has completed.
+        // The code below takes the pending connection only once this future is no longer polled.
         pending.as_ref().expect("BUG: a pending connection is gone").poll_interrupted(context)
     });
     let outcome = tokio::select! {

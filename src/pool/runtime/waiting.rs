@@ -249,8 +249,8 @@ impl<E: Establish> Pool<E> {
     /// becomes available once it is open. If another connection is returned before the new connection has been created,
     /// the new connection is never created.
     ///
-    /// If a returned connection and the outcome of its own opening are both available when it is polled, the check-out
-    /// takes the returned connection. So it succeeds even if its own connection could not be opened.
+    /// If a returned connection and the outcome of the check-out's own opening are both available when the check-out is
+    /// polled, it takes the returned connection. So it succeeds even if its own connection could not be opened.
     async fn open(&self, permit: Permit<TokioEnvironment<E>>, limits: &TimeLimits) -> Opened<E> {
         let core = &self.core;
         let mut returned = pin!(self.returned());

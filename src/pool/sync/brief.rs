@@ -58,7 +58,7 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 pub struct BriefLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
-    /// The most recent request, which links to the earlier ones; null if there are no requests.
+    /// The most recent request, which links to the earlier ones; null if the list is empty.
     requests: AtomicPtr<Request<T>>,
 }
 

@@ -118,7 +118,7 @@ impl SlotStack {
         self.push_chain(slots, index, index);
     }
 
-    /// Pushes several slots. The caller owns them, and has linked them from `first` to `last`.
+    /// Pushes one or more slots. The caller owns them, and has linked them from `first` to `last`.
     pub fn push_chain<T: Default>(&self, slots: &Slots<T>, first: u32, last: u32) {
         let pushed = self.change(|head| {
             // ORD: Relaxed; published by the swap of the head.

@@ -223,7 +223,7 @@ async fn cursors_after_one_that_loses_the_connection_are_not_closed_on_another_o
         let mut session = session_of(&client).await;
         let cursors = (find(&client, &mut session).await, find(&client, &mut session).await);
         drop(cursors);
-        // The application learns of the loss only when it next uses the transaction.
+        // The application does not learn of the loss before it next uses the transaction.
         let mut expected = vec![("killCursors".to_owned(), 0)];
         match next {
             "insert" => {

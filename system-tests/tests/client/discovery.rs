@@ -121,8 +121,8 @@ async fn failed_measurement_of_a_round_trip_changes_nothing_and_is_repeated() {
     assert!(close(&times, &[0, 0, 10_000, 30_000]), "{times:?}");
 }
 
-/// The test plan, "Connection Pool Backpressure": the server accepts 20 connections at a time, and closes the others
-/// during the handshake, as a real server's rate limiter does.
+/// The test plan, "Connection Pool Backpressure": the server accepts the pool's first 20 connections, and closes the
+/// others during the handshake, as a real server's rate limiter does.
 #[tokio::test(start_paused = true)]
 async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool() {
     const AT_ONCE: usize = 20;

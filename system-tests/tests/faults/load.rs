@@ -22,7 +22,7 @@ const DATABASE_BESIDE: &str = "beside";
 /// How long the last operations may take after the load is told to stop. This is less than the time limit of server
 /// selection.
 const LAST_OPERATION: Duration = Duration::from_secs(15);
-/// How long the pools may take to return to their counts before the fault.
+/// How long the pools may take to return to the counts that they had before the fault.
 const SETTLING: Duration = Duration::from_secs(10);
 /// The pause between two polls.
 const POLL: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! If code outside the pool panics, the call that ran it fails, and the pool loses no capacity.
+//! If code outside the pool panics, the pool's call into that code fails, and the pool loses no capacity.
 
 use std::future::{Future, pending};
 use std::mem::ManuallyDrop;

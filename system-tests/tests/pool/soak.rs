@@ -67,7 +67,7 @@ async fn work(pool: Pool<Moody>, number: u64, end: Instant, served: Arc<AtomicU6
     let mut dice = Dice(number << 32);
     while Instant::now() < end || served.load(Ordering::Relaxed) <= LEAST {
         let checked_out = match dice.roll(8) {
-            // Cancelled after a while, often while queued or just after being granted a connection.
+            // Cancelled after a while, often while queued or just after a grant.
             0 => timeout(Duration::from_micros(dice.roll(2_000)), pool.check_out()).await.ok(),
             // Cancelled after its first poll.
             1 => {

@@ -80,7 +80,7 @@ impl EmbeddedServer {
     ///
     /// # Panics
     ///
-    /// Panics if called outside a tokio runtime.
+    /// Panics if polled outside a tokio runtime.
     pub async fn start(options: EmbeddedOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
