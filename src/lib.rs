@@ -171,8 +171,8 @@ pub use pool::service_id::ServiceId;
 #[doc(no_inline)]
 pub use tokio_rustls::rustls;
 
-/// Items for the tests, models, benchmarks, fuzz targets and test servers of this repository, behind the feature
-/// `unstable`. They come without a stability guarantee.
+/// Items for this repository's tests, models, benchmarks, fuzz targets and test servers, behind the `unstable` feature.
+/// They come without a stability guarantee.
 #[cfg(feature = "unstable")]
 #[doc(hidden)]
 pub mod unstable {

@@ -1,4 +1,4 @@
-//! Runs the pool on simulated machines with up to 256 cores. The simulator is the repository's package `scale`.
+//! Runs the pool on simulated machines with up to 256 cores. The simulator is the `scale` package in this repository.
 
 use std::ffi::OsString;
 use std::fs;

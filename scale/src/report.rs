@@ -156,7 +156,7 @@ impl Sheet {
         json!({ "case": self.case.name(), "what": self.case.what(), "figures": figures, "laws": laws })
     }
 
-    /// Returns the chart as SVG: throughput over cores, both on logarithmic axes.
+    /// Returns the chart as SVG: throughput against the number of cores, both on logarithmic axes.
     pub fn svg(&self) -> String {
         const COLOURS: [&str; 6] = ["#0b6e4f", "#c0392b", "#2471a3", "#b9770e", "#6c3483", "#566573"];
         const DASHES: [&str; 3] = ["", "6 3", "2 3"];

@@ -224,7 +224,7 @@ impl<'a> Running<'a> {
         observation.within(replied).await
     }
 
-    /// Starts the time limit, and determines the state that all attempts share.
+    /// Starts the clock of the time limit, and determines the state that all attempts share.
     #[inline]
     fn begin(&mut self) -> Result<(), ClientError> {
         let (client, operation) = (self.client, &mut self.operation);

@@ -12,7 +12,7 @@ use super::source::{Continued, Metered, PoolName, PoolSnapshot, Series, Source};
 /// The maximum number of times that one call records into each histogram.
 const MOST: u64 = 10_000;
 
-/// Passes the metrics of a pool, or of all pools of a client, to the recorder of the `metrics` crate, whenever
+/// Passes the metrics of a pool, or of all of a client's pools, to the `metrics` crate's recorder whenever
 /// [`publish`](Self::publish) is called.
 ///
 /// The names come from [`METRICS`]. Each metric has the label `pool` and the label of its [`Reading`]. The metrics of a

@@ -18,7 +18,7 @@ const SHOWN_OF_ERROR: usize = 4_096;
 /// Displays text, escaping every character that would break the line or change what a terminal shows. All other
 /// characters stay unchanged, including quotation marks and backslashes, which `{:?}` would escape.
 ///
-/// The text is cut after 1,024 bytes.
+/// The text is truncated to 1,024 bytes.
 pub(crate) struct Printable<T>(pub T);
 
 impl<T: fmt::Display> fmt::Display for Printable<T> {
@@ -37,7 +37,7 @@ impl<T: fmt::Display> fmt::Display for PrintableError<T> {
     }
 }
 
-/// A peer's text, or text that quotes it, as kept in an error: safe to print.
+/// Text from a peer, or text that quotes a peer, in the form that an error stores, which is safe to print.
 ///
 /// Control characters, line breaks and changes of the text direction are escaped, as in `\n` and `\u{1b}`. The text is
 /// cut after 1,024 bytes. Text that was cut ends with the number of bytes that were left out. Every value of this type

@@ -41,7 +41,7 @@ fn every_mutant_has_a_negative_control() {
     assert_eq!(present, controlled, "mutants in src and in the catalogue (left) and in the list of controls (right)");
 }
 
-/// CI runs only some of the controls with the feature `event-listener-queue`.
+/// With the `event-listener-queue` feature, CI runs only some of the controls.
 #[test]
 fn ci_runs_a_control_of_every_mutant_that_exists_only_with_events() {
     let file = Path::new("pool/core/waitlist/event.rs");

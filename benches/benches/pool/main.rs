@@ -260,7 +260,7 @@ impl Arguments {
     const QUICK_SECONDS: f64 = 60.0;
 
     fn parse() -> Self {
-        /// The options of criterion that take no value.
+        /// The criterion options that take no value.
         const FLAGS: [&str; 13] = [
             "--bench",
             "--test",

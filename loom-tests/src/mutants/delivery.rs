@@ -1,4 +1,4 @@
-//! Mutants of the delivery of events, and of the end of a pool.
+//! Mutants of event delivery and of a pool's closing.
 
 use super::{Edit, Mutant};
 

@@ -182,7 +182,8 @@ fn hoard(waits: CheckOut, most: usize) -> bool {
 }
 
 impl World {
-    /// Returns whether the test continues: there is time left, or an occurrence has not happened yet.
+    /// Returns whether the test should continue, because there is time left or something that must occur has not
+    /// occurred yet.
     fn goes_on(&self) -> bool {
         let now = Instant::now();
         now < self.end || now < self.end + PATIENCE && !Occurrence::missing().is_empty()

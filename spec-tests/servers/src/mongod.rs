@@ -272,8 +272,8 @@ pub enum StartError {
     /// The state of the process could not be queried.
     #[error("could not wait for mongod: {0}")]
     Wait(#[source] io::Error),
-    /// The server exited before it accepted connections, for example because it refused its arguments, lacked a library
-    /// or lost five ports in a row.
+    /// The server exited before it accepted connections, for example because it rejected its arguments, was missing a
+    /// library, or found its port taken five times in a row.
     #[error("mongod ended with {status} before it accepted connections; the end of its log:\n{log}")]
     Ended {
         /// The exit status.

@@ -28,7 +28,8 @@ const RSA_SCRYPT: &str = include_str!("../keys/rsa-scrypt.pem");
 const RSA_DES3: &str = include_str!("../keys/rsa-des3.pem");
 const RSA_LEGACY: &str = include_str!("../keys/rsa-legacy.pem");
 
-/// A self-signed X.509 version 1 certificate for `CN=localhost,O=wharf`, and its key. rustls does not read it.
+/// A self-signed X.509 version 1 certificate for `CN=localhost,O=wharf`, and its key. rustls does not support version
+/// 1.
 pub const VERSION_1: &str = include_str!("../keys/version-1.pem");
 
 /// The available files. Each holds certificates and the private key of the first certificate. The authorities' files

@@ -115,7 +115,8 @@ pub struct ResponseOptions {
     pub sha256: bool,
     /// The age of the response in seconds. Negative if the response becomes valid only that many seconds from now.
     pub age: i64,
-    /// How many more seconds the response is valid for. Negative if it expired that many seconds ago.
+    /// How many more seconds the response is valid for. If it has already expired, this is negative: minus the number
+    /// of seconds since then.
     pub holds: Option<i64>,
     /// Whether to change a bit of the signed part after signing.
     pub forged: bool,

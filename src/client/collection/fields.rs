@@ -68,7 +68,7 @@ impl Fields {
         Self { bytes, last: 4, is_extended: false, refused: None }
     }
 
-    /// Creates the document of a command: its name and target.
+    /// Creates a command document that contains the command's name and target.
     pub fn command<V: Serialize + ?Sized>(name: &'static str, target: &V) -> Self {
         let mut this = Self::new();
         this.add(name, target);

@@ -21,8 +21,8 @@
 //!   published in which its server is unknown (SDAM, "Connection Pool Management").
 //! - DEP-2: No foreign code runs under the lock: subscribers and wakers are called after it has been released.
 //! - DEP-3: Selection takes no lock. It reads only the snapshot and the operation counts of at most two servers.
-//! - DEP-4: If a monitor is dropped while its server still belongs to the deployment, its runtime has shut down. The
-//!   next operation starts all monitors again, on its own runtime.
+//! - DEP-4: If a monitor is dropped while its server still belongs to the deployment, its runtime must have shut down.
+//!   The next operation starts all monitors again, on its own runtime.
 //! - DEP-5: A forked child does not touch anything in its parent's deployment that a lock protects. The child starts
 //!   with a new deployment (`fork.rs`).
 //!

@@ -273,7 +273,7 @@ impl Deployment {
         })
     }
 
-    /// Returns the state of scans, if operations scan.
+    /// Returns the scanning state, if operations scan the servers.
     pub(super) fn scanning(&self) -> Option<&Scanning> {
         self.scanning.as_deref()
     }

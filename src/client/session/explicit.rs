@@ -482,7 +482,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Records that an attempt of an operation failed. For attempts of commits and aborts, see
+    /// Records that an attempt of an operation failed. For commit and abort attempts, see
     /// [`commit_failed`](Self::commit_failed) and [`abort_failed`](Self::abort_failed).
     ///
     /// `retries_writes` says whether the operation is a write that may be retried with its transaction number.

@@ -224,7 +224,7 @@ fn server_whose_authentication_hangs_does_not_hold_up_each_scan() {
     }
 }
 
-/// An operation that selects the server later opens a new connection.
+/// The next operation that selects the server opens a new connection.
 #[test]
 fn authentication_that_failed_a_while_ago_is_repeated() {
     let world = World::new();

@@ -132,7 +132,7 @@ use crate::telemetry::{Source, sealed};
 use background::Background;
 use driver::{Driver, Erased, erased};
 
-/// A client of a MongoDB deployment with blocking calls, without threads or background tasks.
+/// A blocking client for a MongoDB deployment, without threads or background tasks.
 ///
 /// See the [module](self) for a description. Creating a client does no I/O: it connects on first use. Dropping the last
 /// clone closes all connections.

@@ -188,7 +188,7 @@ impl ServerDescription {
         }
     }
 
-    /// Describes a server that a failed check or an error made unknown.
+    /// Describes a server that became unknown after a failed check or an error.
     #[must_use]
     pub fn failed(address: ServerAddress, error: Cause) -> Self {
         Self { error: Some(error), ..Self::unknown(address) }

@@ -234,7 +234,7 @@ fn pattern(host: &str) -> Result<String, InvalidOption> {
     Ok(format!("{any}{name}"))
 }
 
-/// Returns whether a pattern matches the host, given both in the form in which names are compared.
+/// Returns whether a pattern matches the host. Both must be in the form in which names are compared.
 fn matches(pattern: &str, host: &str) -> bool {
     match pattern.strip_prefix('*') {
         // The period stays, so that `*.example.com` matches neither `example.com` nor `badexample.com`.

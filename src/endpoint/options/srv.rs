@@ -99,7 +99,7 @@ impl SrvName {
         Ok(())
     }
 
-    /// Refuses an invalid suffix, because code can set the field directly. Also refuses a service name that does not
+    /// Rejects an invalid suffix, because callers can set the field directly. Also refuses a service name that does not
     /// follow RFC 6335, section 5.1, except that the name may be longer than the RFC allows.
     pub(super) fn check(&self) -> Result<(), InvalidOption> {
         self.allowed_hosts_suffix.as_deref().map_or(Ok(()), |suffix| read_suffix(suffix).map(drop))?;

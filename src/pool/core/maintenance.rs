@@ -67,7 +67,7 @@ impl<E: Environment> Core<E> {
     /// to open them before the check-out could have opened a connection itself, so the check-out waits no longer than
     /// it would for its own connection.
     ///
-    /// If only one connection is missing, the last permit is left to check-outs. The specification's test
+    /// If only one connection is missing, the last permit is left for check-outs. The specification's test
     /// `pool-checkout-minPoolSize-connection-maxConnecting` requires a check-out to open a connection while the
     /// background run opens another, and allows no third connection. If the background run took all permits, a third
     /// connection would be created: the first connection to be ready would serve the first check-out and give back a

@@ -110,8 +110,8 @@ pub trait Establish: Send + Sync + 'static {
     /// The pool calls this at check-in, and again after [`drain`](Self::drain). It must be quick, and must not block.
     ///
     /// By default, every connection is [reusable](Condition::Reusable). Return [`Condition::Broken`] for a connection
-    /// that had an error. If the last user of a connection can leave work that can still be completed, return
-    /// [`Condition::NeedsDrain`] and implement [`drain`](Self::drain).
+    /// that had an error. If the previous user of a connection may leave behind work that can still be completed,
+    /// return [`Condition::NeedsDrain`] and implement [`drain`](Self::drain).
     ///
     /// A reusable connection may stay idle for a long time, so an implementation should also use this call to free
     /// memory that only the last user needed.

@@ -108,7 +108,8 @@ use crate::pool::sync::Contained;
 /// A pool's tasks run on one tokio runtime: the runtime given to [`PoolBuilder::runtime`], or the runtime that the pool
 /// was built on. Its connections are registered there. They can be used from any other runtime while the pool's runtime
 /// exists or, if it is a current-thread runtime, while it is being driven. The runtime needs timers
-/// ([`enable_time`](tokio::runtime::Builder::enable_time)), because the pool backs off after failed openings.
+/// ([`enable_time`](tokio::runtime::Builder::enable_time)), because the pool backs off when it fails to open a
+/// connection.
 ///
 /// When the runtime shuts down, its connections can no longer be used. They become stale, which increments the
 /// generation, and are closed. The pool then moves. The next check-out that opens a connection, or the next call to

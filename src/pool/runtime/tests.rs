@@ -6,7 +6,7 @@ use std::pin::Pin;
 use super::{Connection, Establish, Establishing};
 use crate::pool::error::{CheckOutError, EstablishError};
 
-/// An establisher whose connections are their own numbers.
+/// An establisher whose connections are consecutive numbers.
 pub(super) struct Numbers;
 
 impl Establish for Numbers {

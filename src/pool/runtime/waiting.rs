@@ -145,7 +145,8 @@ impl<E: Establish> Pool<E> {
             match granted {
                 // The connection became stale between the grant and this poll. If the pool was cleared or closed, the
                 // check-out is refused as if it were still waiting. Otherwise the connection's runtime has shut down,
-                // its service was cleared, or the pool was marked ready again, and the check-out keeps its turn.
+                // its service has been cleared, or the pool has been marked ready again. In each case, the check-out
+                // keeps its turn.
                 Grant::Connection(idle) if idle.is_stale() => {
                     grant = Some(self.granted_in_time(core.reacquire(idle), &limits).await?);
                 }

@@ -138,8 +138,8 @@ async fn heartbeats_of_a_stream_are_as_frequent_as_the_options_say() {
     let (server, set) = (mongod::shared().unwrap(), replica_set::shared().unwrap());
     let of_set: Vec<_> = set.addresses().iter().map(ToString::to_string).collect();
     let alone = vec![server.address().to_string()];
-    // The lower bounds are loose. The first of the five heartbeats may already be under way, and the servers of the set
-    // immediately report a step-down that a concurrent test causes.
+    // The lower bounds are loose. The first of the five heartbeats may already be under way, and the members of the set
+    // immediately report a step-down caused by a concurrent test.
     for (uri, servers, least) in [
         (format!("mongodb://{}/?", server.address()), alone, Duration::from_secs(2)),
         (set.uri(), of_set, Duration::ZERO),

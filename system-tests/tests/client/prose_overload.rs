@@ -110,7 +110,7 @@ async fn only_overload_has_a_back_off() {
     }
 }
 
-/// Retryable Reads 5, Retryable Writes 6.5, without any overload: none of twenty retries pauses.
+/// Tests 5 of Retryable Reads and 6.5 of Retryable Writes, without any overload: none of the twenty retries pauses.
 #[tokio::test(start_paused = true)]
 async fn retry_without_overload_has_no_back_off() {
     for (is_read, labels) in [(true, &["RetryableError"]), (false, &["RetryableWriteError"])] {

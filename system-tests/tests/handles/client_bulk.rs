@@ -145,8 +145,8 @@ async fn batches_have_only_their_own_namespaces() {
     assert_eq!(sent, [first, command(vec![operation(0, 3)], vec![doc! { "ns": "shop.b" }])]);
 }
 
-/// Prose test 11, on a server that allows only small messages: the command's document has 43 bytes, a namespace 21 or
-/// more, an insert 58.
+/// Prose test 11, on a server that allows only small messages: the command's document is 43 bytes long, a namespace
+/// takes 21 or more, and an insert takes 58.
 #[tokio::test(start_paused = true)]
 async fn namespace_counts_for_the_size_of_a_message() {
     let insert = |client: &Client, namespace: &str| {

@@ -135,7 +135,7 @@ pub fn slow_to_close(options: PoolOptions) -> (Pool<SlowToClose>, Log) {
     (pool, log)
 }
 
-/// The events of a pool, as one short line each.
+/// A pool's events, one short line each.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<String>>>);
 

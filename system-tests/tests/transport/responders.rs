@@ -13,7 +13,7 @@ use super::revocation::End::{self, Connected, Revoked};
 use super::revocation::end;
 use super::*;
 
-/// A responder that answers its requests, or never answers.
+/// A responder that either answers the requests it receives, or never answers at all.
 struct Responder {
     listener: TcpListener,
 }

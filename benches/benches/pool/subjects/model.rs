@@ -12,8 +12,8 @@
 //! - The handler receives owned events. The caller emits the events of a check-out, and the owner emits the event of a
 //!   check-in. Each event clones the server's address, which is a string.
 //!
-//! The model leaves out the subscription to cancellations that the driver makes at each check-out, and two of the three
-//! allocations for moving a connection. The model therefore costs no more than the driver's pool.
+//! The model leaves out two things that the driver does: it subscribes to cancellations at each check-out, and it
+//! allocates two more times to move a connection. The model therefore costs no more than the driver's pool.
 
 use std::collections::VecDeque;
 use std::hint::black_box;

@@ -366,8 +366,8 @@ const CONTROLS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Mutants of orderings in shared code that only one of the two ways to park needs. With the other way, the lock of an
-/// event provides the same order.
+/// Mutants of orderings in shared code that only one of the two ways to park needs. In the other case, the event's lock
+/// guarantees the same order.
 const ORDERINGS_OF_OWN: &[&str] = &[
     "cell_publishes_no_waiter",
     "cell_acquires_no_waiter",

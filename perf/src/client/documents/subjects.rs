@@ -78,7 +78,7 @@ impl Transfer for OfficialFind {
     }
 }
 
-/// A cursor of the official driver, which hands out whole batches.
+/// A cursor from the official driver. It hands out whole batches.
 pub struct OfficialBatches(OfficialFind);
 
 impl Transfer for OfficialBatches {

@@ -30,7 +30,7 @@ pub(super) enum Role {
     Silent,
 }
 
-/// Returns the primary that was elected last.
+/// Returns the most recently elected primary.
 pub(super) fn primary(roles: &[Role]) -> Option<usize> {
     let primaries = roles.iter().enumerate().filter_map(|(member, role)| match role {
         Role::Primary(election) => Some((election.bytes(), member)),

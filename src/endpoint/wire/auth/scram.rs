@@ -8,7 +8,7 @@
 //!    returns the client's final message and a [`Verification`].
 //! 3. [`Verification`] checks the server's final message.
 //!
-//! Both sides prove that they know the password: the last step refuses a server that fails to do so.
+//! Both sides prove that they know the password: the last step rejects a server that fails to do so.
 //!
 //! ```
 //! use wharf::unstable::wire::auth::scram::{ClientFirst, Hash, Keys, prepare_password};

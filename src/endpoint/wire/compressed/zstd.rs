@@ -61,7 +61,7 @@ impl Zstd {
     }
 }
 
-/// The maximum number of bytes that one block yields (RFC 8878, section 3.1.1.2.4).
+/// The maximum number of bytes that one block can yield (RFC 8878, section 3.1.1.2.4).
 const LARGEST_BLOCK: u64 = 128 * 1024;
 
 /// Returns how many bytes a frame can yield, according to the headers of its blocks, before any memory is reserved for

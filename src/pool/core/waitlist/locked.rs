@@ -13,7 +13,7 @@ use super::{Claimed, Lane, LaneQueue, Lanes, Seat, TurnedAway};
 pub(in crate::pool::core) struct LockedWaitList<G> {
     lanes: Arc<Lanes<G>>,
     books: [Book<G>; 3],
-    /// The groups of waiters that were turned away and have not all been refused yet, earliest group first.
+    /// The groups of turned-away waiters in which some have not been refused yet, earliest group first.
     away: Vec<Away>,
     era: u64,
     spares: Spares<G>,

@@ -55,8 +55,8 @@
 //! # Memory
 //!
 //! A cell takes 64 bytes. Segments of 64 cells are allocated during polls. Rarely, a poll also allocates the branches
-//! that lead to a segment (2 KiB each, one per 16,384 tickets). A ticket is over once its grant has been taken or the
-//! ticket has been skipped. A segment is freed once all its tickets are over. A few segments are kept for reuse. A
+//! that lead to a segment (2 KiB each, one per 16,384 tickets). A ticket is finished once its grant has been taken or
+//! the ticket has been skipped. A segment is freed once all its tickets are over. A few segments are kept for reuse. A
 //! newcomer that looks ahead also checks one segment that the queue has passed, and removes it if it is over. While
 //! more waiters leave than arrive, two kinds of waiters also check a segment: a waiter with the first or the last
 //! ticket of a segment, when it takes its grant, and a waiter that leaves from the front of the queue. Maintenance
