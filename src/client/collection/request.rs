@@ -537,7 +537,6 @@ mod tests {
             size_of_val(&client.warm_up(1)),
             size_of_val(&client.shutdown(Duration::ZERO)),
             size_of_val(&session.commit_transaction()),
-            size_of_val(&session.abort_transaction()),
         ];
         assert!(futures.iter().all(|&size| size <= 256), "{futures:?}");
     }
