@@ -84,8 +84,12 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(docsrs, doc(auto_cfg(hide(loom, shuttle, simulated))))]
 #![cfg_attr(
-    not(all(feature = "mongodb", feature = "unstable")),
-    allow(dead_code, unused_imports, reason = "used only through `unstable`, or by the wings that `mongodb` adds")
+    not(all(feature = "tls", feature = "unstable")),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "used only through `unstable`, by the wings that `mongodb` adds, or by `tls`"
+    )
 )]
 
 // Declared first, because rustdoc shows the methods of `Pool` in the order of the modules.

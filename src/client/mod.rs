@@ -32,7 +32,7 @@ pub(crate) mod deployment;
 mod end_sessions;
 mod engine;
 mod error;
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 mod error_tests;
 #[cfg(feature = "gridfs")]
 pub mod gridfs;

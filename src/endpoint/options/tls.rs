@@ -63,6 +63,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// [`min_version`](Self#structfield.min_version) can rule out TLS 1.2.
 ///
 /// ```
+/// # #[cfg(feature = "tls")] {
 /// use std::sync::Arc;
 /// use wharf::rustls::crypto::{CryptoProvider, ring};
 /// use wharf::{Options, TlsOptions, TlsVersion};
@@ -71,6 +72,7 @@ pub(crate) use material::{CaCertificates, ClientCertificate};
 /// let provider: CryptoProvider = ring::default_provider();
 /// let tls = TlsOptions::default().crypto_provider(Arc::new(provider)).min_version(TlsVersion::Tls13);
 /// let endpoint = Options::new(["db.example.com"])?.tls(tls).endpoint()?;
+/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -147,6 +149,12 @@ pub struct TlsOptions {
     crypto_provider: Option<Made<CryptoProvider>>,
     #[cfg(feature = "tls")]
     client_config: Option<Made<ClientConfig>>,
+}
+
+/// Returns the error for options that turn TLS on, without the `tls` feature.
+#[cfg(any(not(feature = "tls"), test))]
+pub(crate) fn without_feature() -> InvalidOption {
+    InvalidOption::because("tls", "must be false, because wharf was built without the tls feature")
 }
 
 /// A version of TLS. A newer version compares as greater.

@@ -29,6 +29,11 @@ impl Options {
     ///
     /// [`InvalidOption`] names the first option that is invalid, its value and what is allowed.
     pub fn validate(&self) -> Result<(), InvalidOption> {
+        #[cfg(not(feature = "tls"))]
+        // Without the `srv` feature, the error for an SRV name comes first, although SRV names turn TLS on.
+        if self.tls.is_some() && (self.srv.is_none() || cfg!(feature = "srv")) {
+            return Err(super::tls::without_feature());
+        }
         self.check()?;
         self.check_hosts()?;
         self.check_load_balancing()?;

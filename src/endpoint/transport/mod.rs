@@ -27,7 +27,7 @@ mod local;
 mod proxy;
 mod race;
 mod socket;
-#[cfg(test)]
+#[cfg(all(test, feature = "tls"))]
 mod tests;
 #[cfg(feature = "tls")]
 mod tls;
@@ -338,5 +338,12 @@ impl Transport {
             Stream::Plain(socket) => socket.abandon_after_fork(),
             Stream::Tls(stream) => stream.into_socket().abandon_after_fork(),
         }
+    }
+}
+
+#[cfg(test)]
+impl Transport {
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        std::future::poll_fn(|context| self.poll_write(context, bytes)).await
     }
 }

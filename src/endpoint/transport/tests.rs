@@ -35,10 +35,6 @@ async fn connect(address: SocketAddr, tls: Option<TlsOptions>) -> Transport {
 
 /// Offers the polling methods as futures.
 impl Transport {
-    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        poll_fn(|context| self.poll_write(context, bytes)).await
-    }
-
     pub async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_flush(context)).await
     }

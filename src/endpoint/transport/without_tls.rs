@@ -1,4 +1,4 @@
-//! Takes the place of `tls` without the feature `tls`: refuses the option, so that no stream can use TLS.
+//! Takes the place of `tls` without the `tls` feature: rejects the option, so no stream can use TLS.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::socket::Socket;
 use crate::endpoint::deadline::Deadline;
-use crate::endpoint::options::{Host, InvalidOption, TlsOptions};
+use crate::endpoint::options::{Host, InvalidOption, TlsOptions, without_feature};
 use crate::pool::error::EstablishError;
 
 /// A TLS configuration, which nothing can create.
@@ -20,7 +20,7 @@ pub(super) type Identity = Infallible;
 
 impl Tls {
     pub fn new(_: &TlsOptions, _: bool) -> Result<Self, InvalidOption> {
-        Err(InvalidOption::because("tls", "must be false, because wharf was built without the feature tls"))
+        Err(without_feature())
     }
 
     pub fn identity_of(&self, _: &Host) -> Result<Identity, InvalidOption> {
@@ -73,6 +73,17 @@ mod tests {
     #[test]
     fn tls_is_refused_with_the_name_of_the_feature() {
         let refused = Tls::new(&TlsOptions::default(), true).unwrap_err().to_string();
-        assert_eq!(refused, "tls must be false, because wharf was built without the feature tls");
+        assert_eq!(refused, "tls must be false, because wharf was built without the tls feature");
+    }
+
+    /// Otherwise, a client with an SRV name would keep looking the name up.
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn client_with_tls_is_refused_before_it_looks_a_name_up() {
+        let srv = cfg!(feature = "srv").then_some("mongodb+srv://a.example.com");
+        for uri in ["mongodb://a/?tls=true"].into_iter().chain(srv) {
+            let refused = crate::Client::from_uri(uri).unwrap_err().to_string();
+            assert!(refused.ends_with("without the tls feature"), "{uri}: {refused}");
+        }
     }
 }

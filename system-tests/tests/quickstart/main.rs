@@ -37,7 +37,7 @@ fn example(name: &str) -> Command {
     let example = profile.join("examples").join(format!("{name}{EXE_SUFFIX}"));
     assert!(
         example.is_file(),
-        "{} does not exist: build it with `cargo build --examples` (`cargo test` without --test does it)",
+        "{} does not exist: build it with `cargo build --examples`, not with `-p wharf-quickstart`, which leaves TLS out (`cargo test` without --test does it)",
         example.display()
     );
     let mut command = Command::new(example);

@@ -17,9 +17,13 @@ pub(super) fn unpack(artifact: &Artifact, archive: &Path, target: &Path) -> Resu
         BelowRoot::Files(files) => (&[], files),
         BelowRoot::JsonIn(folders) => (&["--json"], folders),
     };
-    python::run(artifact, |command| {
-        command.args(["-c", SCRIPT]).arg(archive).arg(target).arg(contents.root).args(options).args(entries)
-    })?;
+    let script = target.with_extension("py");
+    fs::write(&script, SCRIPT).map_err(ProvisionError::io("write", &script))?;
+    let unpacked = python::run(artifact, |command| {
+        command.arg(&script).arg(archive).arg(target).arg(contents.root).args(options).args(entries)
+    });
+    fs::remove_file(&script).map_err(ProvisionError::io("remove", &script))?;
+    unpacked?;
     for entry in entries {
         let path = target.join(entry);
         if !path.exists() {

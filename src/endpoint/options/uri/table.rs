@@ -561,6 +561,7 @@ mod tests {
         assert!(guide.contains(&tables), "src/guide/options.md must have this:\n\n{tables}");
     }
 
+    #[cfg(feature = "tls")]
     #[test]
     fn options_given_with_their_documented_default_are_the_default_options() {
         let context = |name: &str| match name {
