@@ -6,7 +6,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ready_announced_late",
         does: "The pool becomes ready before it emits `PoolReady`.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[Edit {
             within: "fn begin_ready",
             right: "
@@ -23,7 +23,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "stale_announced_early",
         does: "A clear notifies the watches before the connections are stale.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[
             Edit {
                 within: "fn begin_clear(",
@@ -36,7 +36,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "cleared_announced_early",
         does: "A clear emits `PoolCleared` before the generation changes.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[
             Edit {
                 within: "fn begin_clear(",
@@ -70,19 +70,19 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "paused_clear_announced",
         does: "A clear of a paused pool emits `PoolCleared`.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[Edit { within: "fn begin_clear(", right: "state.phase == Phase::Ready", wrong: "true" }],
     },
     Mutant {
         name: "interruption_reaches_the_new_generation",
         does: "A clear interrupts connections of the generation that it begins.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[Edit { within: "fn begin_clear(", right: "Some(state.generation)", wrong: "Some(state.generation + 1)" }],
     },
     Mutant {
         name: "refused_before_announced",
         does: "A clear fails the waiters before it emits `PoolCleared`.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[Edit {
             within: "fn begin_clear(",
             right: "registry.set_cause(clear.cause.clone())",
@@ -96,7 +96,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "clear_detaches_first",
         does: "A clear empties the shards before it changes the generation.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[
             Edit { within: "fn begin_generation", right: "self.state.store(state);", wrong: "" },
             Edit {
@@ -113,7 +113,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "close_detaches_first",
         does: "A close empties the shards before it changes the phase.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[
             Edit {
                 within: "fn close",
@@ -136,7 +136,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "close_leaves_the_counts_alone",
         does: "A close does not write the counts, so the end of the last connection may go unnoticed.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[Edit { within: "fn close", right: "self.capacity.order_releases();", wrong: "" }],
     },
     Mutant {

@@ -221,7 +221,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "detach_leaves_a_shard",
         does: "A clear or a close does not empty the last shard.",
-        file: "pool/core/core.rs",
+        file: "pool/core/phases.rs",
         edits: &[Edit {
             within: "fn detach_all",
             right: "self.shards.iter()",
