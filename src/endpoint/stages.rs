@@ -1,11 +1,9 @@
 //! Measures how long the stages of an establishment take, for the pool's metrics and events.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use crate::pool::error::{EstablishError, Stage};
-use crate::pool::runtime::Establishing;
+use crate::pool::runtime::{Boxed, Establishing};
 
 /// Measures the stages of establishing a pool's connection.
 #[derive(Clone, Copy)]
@@ -26,7 +24,7 @@ impl<'e> Stages<'e> {
     pub(super) async fn timed<T>(
         self,
         stage: Stage,
-        run: Pin<Box<dyn Future<Output = Result<T, EstablishError>> + Send + '_>>,
+        run: Boxed<'_, Result<T, EstablishError>>,
     ) -> Result<T, EstablishError> {
         let Some(connecting) = self.0 else { return run.await };
         // This uses the pool's clock, so that the stages are never longer than the whole.

@@ -1,5 +1,5 @@
-//! A client under load, with a report: `cargo run --release -p wharf-quickstart --example quickstart`. Add `-- --help` to
-//! list the options.
+//! A client under load, with a report: `cargo run --release -p wharf-quickstart --example quickstart`. Add `-- --help`
+//! to list the options.
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ use super::super::cursor::{Cursor, CursorType, TimeoutMode};
 use super::super::error::ClientError;
 use super::super::typed::decode;
 use super::fields::{Fields, Shape};
-use super::request::{Request, in_place};
+use super::request::Request;
 use super::{AnyClient, Database};
 use crate::client::session::SessionError;
 use crate::endpoint::Limit;
@@ -81,10 +81,9 @@ impl<'c, T, C: AnyClient> RunCommand<'c, T, C> {
     where
         T: DeserializeOwned,
     {
-        let mut ready = self.request.ready(false);
+        let ready = self.request.ready(false);
         async move {
-            let ready = in_place(&mut ready)?;
-            let reply = ready.command(false).await?;
+            let reply = ready?.command(false).await?;
             decode(&reply).map_err(|reason| ClientError::unreadable("a command", reason))
         }
     }

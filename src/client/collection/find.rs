@@ -13,7 +13,7 @@ use super::super::cursor::{Cursor, CursorType, TimeoutMode, read};
 use super::super::error::ClientError;
 use super::super::query::Verb;
 use super::fields::Shape;
-use super::request::{CursorOptions, Ready, Request, first_of_batch, in_place};
+use super::request::{CursorOptions, Ready, Request, first_of_batch};
 use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
 
@@ -130,21 +130,17 @@ impl<'c, T, C: AnyClient> FindOne<'c, T, C> {
         limit: Limit,
     ) -> impl Future<Output = Result<Option<RawDocumentBuf>, ClientError>> + Send {
         self.request.start(limit);
-        let mut ready = self.ready();
-        async move {
-            let ready = in_place(&mut ready)?;
-            Ok(first_of_batch("find", &ready.read().await?)?.map(RawDocument::to_owned))
-        }
+        let ready = self.ready();
+        async move { Ok(first_of_batch("find", &ready?.read().await?)?.map(RawDocument::to_owned)) }
     }
 
     fn send(self) -> impl Future<Output = Result<Option<T>, ClientError>> + Send + 'c
     where
         T: DeserializeOwned,
     {
-        let mut ready = self.ready();
+        let ready = self.ready();
         async move {
-            let ready = in_place(&mut ready)?;
-            let reply = ready.read().await?;
+            let reply = ready?.read().await?;
             first_of_batch("find", &reply)?.map(read).transpose()
         }
     }

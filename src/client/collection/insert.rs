@@ -13,7 +13,7 @@ use super::super::Client;
 use super::super::error::ClientError;
 use super::super::typed::encode_after;
 use super::fields::{Fields, Shape, refused};
-use super::request::{Request, in_place};
+use super::request::Request;
 use super::results::{Counts, InsertManyResult, InsertOneResult};
 use super::{AnyClient, Collection};
 use crate::endpoint::wire::reply::has_field;
@@ -55,15 +55,14 @@ impl<'c, C: AnyClient> InsertOne<'c, C> {
     options!([request.body] bypass_document_validation, comment);
 
     fn send(self) -> impl Future<Output = Result<InsertOneResult, ClientError>> + Send + 'c {
-        let Self { mut request, mut document } = self;
+        let Self { mut request, document } = self;
         request.body.add("ordered", &true);
-        let mut ready = request.ready(true);
+        let ready = request.ready(true);
         async move {
-            let document = in_place(&mut document)?;
+            let document = document.map_err(|error| *error)?;
             let documents = [document.document()?];
             let sequences = [OutgoingSequence::new("documents", &documents)];
-            let ready = in_place(&mut ready)?;
-            match ready.write(true, &sequences).await {
+            match ready?.write(true, &sequences).await {
                 Ok(reply) => {
                     let acknowledged = Counts::read(&reply).is_acknowledged();
                     Ok(InsertOneResult { acknowledged, inserted_id: document.id() })

@@ -12,7 +12,7 @@ use super::super::Client;
 use super::super::cursor::read;
 use super::super::error::ClientError;
 use super::fields::Shape;
-use super::request::{Request, in_place};
+use super::request::Request;
 use super::update::{set_replacement, set_update};
 use super::{AnyClient, Collection};
 use crate::endpoint::Limit;
@@ -103,9 +103,9 @@ macro_rules! modifies {
             where
                 T: DeserializeOwned,
             {
-                let mut ready = self.request.ready(true);
+                let ready = self.request.ready(true);
                 async move {
-                    let ready = in_place(&mut ready)?;
+                    let mut ready = ready?;
                     let is_unacknowledged = ready.is_unacknowledged();
                     let reply = ready.write(true, &[]).await?;
                     // The server replies even if the write is unacknowledged.

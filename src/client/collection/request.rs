@@ -2,7 +2,6 @@
 
 use crate::client::session::{self, SessionError, name, takes_read_concern, writes_its_result};
 use crate::endpoint::options::{PRIMARY, ReadPreference, WriteConcern};
-use std::borrow::Borrow;
 use std::panic::Location;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use super::fields::Fields;
 use super::{AnyClient, Settings};
 use crate::endpoint::wire::reply::whole_number;
 use crate::endpoint::{Limit, OutgoingSequence};
+use crate::pool::runtime::Boxed;
 
 /// A builder that a client runs. Its time limit may already be running, because a blocking call may have to wait for
 /// other calls.
@@ -259,12 +259,8 @@ impl<'c, C: AnyClient> Request<'c, C> {
     }
 }
 
-/// A command with the settings that it inherits.
-///
-/// The methods of this type, and the methods of [`Request`] that open cursors, declare that their futures are `Send`.
-/// The compiler therefore does not need to prove for each document type that the whole client is `Send`. A builder
-/// awaits each of these futures in the expression that creates it: for a future that is first stored in a variable, the
-/// compiler reserves memory twice.
+/// A command with the settings that it inherits. Its calls are boxed, so the compiler neither compiles them for each
+/// document type nor proves for each that they are `Send`.
 pub(super) struct Ready<'c> {
     client: &'c Client,
     database: &'c str,
@@ -282,40 +278,29 @@ impl Ready<'_> {
     }
 
     /// Runs a command that reads.
-    pub fn read(&mut self) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send {
-        async move {
-            let operation = Operation::read(self.database, &self.body);
-            let operation = with(operation, self.session.as_deref_mut(), self.read_preference, self.limit);
-            self.client.run_at(operation, self.site).await
-        }
+    pub fn read(&mut self) -> Boxed<'_, Result<RawDocumentBuf, ClientError>> {
+        let operation = Operation::read(self.database, &self.body);
+        let operation = with(operation, self.session.as_deref_mut(), self.read_preference, self.limit);
+        self.client.run_at(operation, self.site)
     }
 
     /// Runs any command. If `is_named` is true, the span has the command's name instead of `runCommand`.
-    pub fn command(&mut self, is_named: bool) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send {
-        async move {
-            let operation = Operation { is_named_by_command: is_named, ..Operation::new(self.database, &self.body) };
-            let operation = with(operation, self.session.as_deref_mut(), self.read_preference, self.limit);
-            self.client.run_at(operation, self.site).await
-        }
+    pub fn command(&mut self, is_named: bool) -> Boxed<'_, Result<RawDocumentBuf, ClientError>> {
+        let operation = Operation { is_named_by_command: is_named, ..Operation::new(self.database, &self.body) };
+        let operation = with(operation, self.session.as_deref_mut(), self.read_preference, self.limit);
+        self.client.run_at(operation, self.site)
     }
 
     /// Runs a command that writes. `is_single` says whether each statement concerns at most one document.
-    pub fn write(
-        &mut self,
+    pub fn write<'o>(
+        &'o mut self,
         is_single: bool,
-        sequences: &[OutgoingSequence<'_>],
-    ) -> impl Future<Output = Result<RawDocumentBuf, ClientError>> + Send {
-        async move {
-            let operation = Operation::of_write(self.database, &self.body, is_single).sequences(sequences);
-            let operation = with(operation, self.session.as_deref_mut(), None, self.limit);
-            self.client.run_at(operation, self.site).await
-        }
+        sequences: &'o [OutgoingSequence<'o>],
+    ) -> Boxed<'o, Result<RawDocumentBuf, ClientError>> {
+        let operation = Operation::of_write(self.database, &self.body, is_single).sequences(sequences);
+        let operation = with(operation, self.session.as_deref_mut(), None, self.limit);
+        self.client.run_at(operation, self.site)
     }
-}
-
-/// Returns a prepared value without moving it, or a copy of the error. A future that moves a value has room for it twice.
-pub(super) fn in_place<T, E: Borrow<ClientError>>(prepared: &mut Result<T, E>) -> Result<&mut T, ClientError> {
-    prepared.as_mut().map_err(|error| (*error).borrow().clone())
 }
 
 /// Returns whether a command that writes asks for no acknowledgement.
@@ -524,8 +509,8 @@ mod tests {
         assert!(futures.iter().all(|&size| size <= 1032), "{futures:?}");
     }
 
-    /// A call that is not boxed would contain everything that it awaits, and each crate that polls it would compile all of
-    /// that again: see [`Boxed`](crate::pool::runtime::Boxed).
+    /// A call that is not boxed would contain everything that it awaits, and each crate that polls it would compile all
+    /// of that again: see [`Boxed`].
     #[tokio::test]
     async fn future_of_a_clients_call_contains_little_but_a_box() {
         let client = Client::from_uri("mongodb://a").unwrap();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::super::Client;
 use super::super::error::ClientError;
 use super::fields::{Fields, Shape, refused};
-use super::request::{Request, in_place};
+use super::request::Request;
 use super::results::{Counts, DeleteResult, UpdateResult};
 use super::{AnyClient, Collection};
 use crate::endpoint::{Limit, OutgoingSequence};
@@ -122,13 +122,13 @@ where
     R: 'static,
 {
     request.body.add("ordered", &true);
-    let mut ready = request.ready(true);
-    let mut statement = statement.finish().map_err(Box::new);
+    let ready = request.ready(true);
+    let statement = statement.finish();
     async move {
-        let documents = [&**in_place(&mut statement)?];
+        let statement = statement?;
+        let documents = [&*statement];
         let sequences = [OutgoingSequence::new(argument, &documents)];
-        let ready = in_place(&mut ready)?;
-        let reply = ready.write(is_single, &sequences).await?;
+        let reply = ready?.write(is_single, &sequences).await?;
         Ok(result(Counts::read(&reply)))
     }
 }

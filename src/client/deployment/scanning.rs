@@ -41,7 +41,6 @@
 //! than the operation had.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -56,7 +55,7 @@ use super::server::{Selected, Server};
 use super::state::Deployment;
 use crate::client::topology::TopologyType;
 use crate::endpoint::options::SHORTEST_HEARTBEAT;
-use crate::pool::runtime::within;
+use crate::pool::runtime::{Boxed, within};
 
 /// How long scans skip a server after a failed check (`cooldownMS`).
 const COOLDOWN: Duration = Duration::from_secs(5);
@@ -91,7 +90,7 @@ impl Scanning {
 }
 
 /// A server, and a future that checks it.
-type Check = (Arc<Server>, Pin<Box<dyn Future<Output = ()> + Send>>);
+type Check = (Arc<Server>, Boxed<'static, ()>);
 
 /// A scan in progress. Dropping it records the end of the scan, even if the operation has run out of time, so that the
 /// next operation does not repeat the scan.

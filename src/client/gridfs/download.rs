@@ -17,7 +17,7 @@ use super::super::{AnyClient, Client};
 use super::{FilesCollectionDocument, GridFsBucket, GridFsProblem, call, io_error, with_id, with_name};
 use crate::endpoint::Limit;
 use crate::endpoint::wire::reply::whole_number;
-use crate::pool::runtime::Process;
+use crate::pool::runtime::{Boxed, Process};
 
 impl<C: AnyClient> GridFsBucket<C> {
     /// Prepares the download of a file. Await it to get a [`GridFsDownloadStream`], or [`ClientError::GridFs`] if there
@@ -125,7 +125,7 @@ pub struct GridFsDownloadStream<C: AnyClient = Client> {
 enum Source {
     /// No chunk has been requested yet.
     Unopened,
-    Opening(Pin<Box<dyn Future<Output = Result<Cursor<Document>, ClientError>> + Send>>),
+    Opening(Boxed<'static, Result<Cursor<Document>, ClientError>>),
     Open(Box<Cursor<Document>>),
     Failed(ClientError),
 }

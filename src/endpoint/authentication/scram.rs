@@ -89,7 +89,7 @@ impl Scram {
         let challenge = begun.client_first.read(&started.payload)?;
         let keys =
             conversation.deadline.bound(self.keys.keys(begun.hash, &challenge)).await.map_err(Cause::Timeout)??;
-        // Wiped, because an attacker who has the proof can test any number of passwords offline.
+        // The client's final message is wiped: its proof would let an attacker test any number of passwords offline.
         let (client_final, verification) = challenge.answer(&keys);
         let client_final = Zeroizing::new(client_final);
         let command = sasl::advance(&started.conversation_id, client_final.as_bytes());

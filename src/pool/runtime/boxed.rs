@@ -4,10 +4,10 @@ use std::pin::Pin;
 
 /// A boxed future.
 ///
-/// The compiler generates the code of an `async fn` in each crate that polls its future, along with the code of everything
-/// that the future polls. If a function that is not generic boxes its future, that code is generated only in this crate.
-/// The client's methods do so, except `check_out` and `run_on`: an application then compiles neither the client's engine
-/// nor its pools. This removed two fifths of the quickstart's own code.
+/// The compiler generates the code of an `async fn` in each crate that polls its future, along with the code of
+/// everything that the future polls. If a function that is not generic boxes its future, that code is generated only in
+/// this crate. The client's methods do so, except `check_out` and `run_on`: an application then compiles neither the
+/// client's engine nor its pools. This removed two fifths of the quickstart's own code.
 pub(crate) type Boxed<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
 
 /// Boxes the future that `make` returns. This future is rarely needed. Stored inline, it would enlarge the future that

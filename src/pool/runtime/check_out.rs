@@ -19,7 +19,7 @@ use super::pool::Pool;
 use super::traced;
 use crate::pool::core::{Acquire, Environment, Grant, Hit, Idle, Phase, Refusal, Started};
 use crate::pool::error::CheckOutError;
-use crate::pool::runtime::boxed;
+use crate::pool::runtime::{Boxed, boxed};
 
 /// The source location of the call to the check-out method.
 pub(super) type Site = &'static Location<'static>;
@@ -71,7 +71,7 @@ pin_project! {
         /// Waiting in the queue without a time limit, which is the most common case.
         Queue { #[pin] acquire: Acquire<'p, TokioEnvironment<E>> },
         /// Waiting in any other way.
-        Otherwise { future: Pin<Box<dyn Future<Output = Acquired<E>> + Send + 'p>> },
+        Otherwise { future: Boxed<'p, Acquired<E>> },
     }
 }
 

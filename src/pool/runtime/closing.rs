@@ -1,13 +1,12 @@
 //! Closes the connections that have left their pool.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::boxed::Boxed;
 use super::environment::TokioEnvironment;
 use super::establish::Establish;
 use super::fork;
@@ -15,8 +14,6 @@ use crate::pool::core::Closing;
 use crate::pool::sync::contain;
 
 const LIMIT: Duration = Duration::from_secs(5);
-
-type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Makes the establisher close a connection. The connection counts towards `maxPoolSize` until `closing` is dropped.
 ///
@@ -37,7 +34,7 @@ pub(super) fn begin<E: Establish>(
     };
     let establish = environment.establish.present();
     let begun = contain(|| {
-        let mut close: Close = Box::pin(async move { establish.close(connection).await });
+        let mut close: Boxed<'static, ()> = Box::pin(async move { establish.close(connection).await });
         let _entered = runtime.enter();
         let is_done = close.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         (!is_done).then_some(close)

@@ -174,7 +174,8 @@ pub(crate) fn own<F: Future>(future: F) -> OfThisProcess<Pin<Box<F>>> {
 
 /// Spawns a task that a forked child neither polls nor drops.
 ///
-/// The type of the future is erased, so that tokio's code for tasks is compiled once for each output, instead of once for each task.
+/// The type of the future is erased, so that tokio's code for tasks is compiled once for each output, instead of once for
+/// each task.
 #[track_caller]
 pub(crate) fn spawn<T: Send + 'static>(
     runtime: &Handle,

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::artifact::{Artifact, BelowRoot};
 use super::{ProvisionError, python};
 
-/// Unpacks with Python's standard library. The archive comes from pip, so Python is there, and two crates that take four seconds
-/// to compile are not needed.
+/// Unpacks with Python's standard library. The archive comes from pip, so Python is there, and two crates that take four
+/// seconds to compile are not needed.
 const SCRIPT: &str = include_str!("unpack.py");
 
 /// Unpacks the files that `artifact` needs from `archive` into the existing folder `target`.

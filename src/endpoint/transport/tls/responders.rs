@@ -6,8 +6,7 @@
 //! valid response says "revoked". A slow, unreachable or faulty responder does not prevent a connection.
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use zeroize::Zeroizing;
 use super::revocation::{Algorithms, Conclusion, Issued};
 use crate::endpoint::http::HttpRequest;
 use crate::endpoint::wire::ocsp::CertificateId;
-use crate::pool::runtime::TARGET;
+use crate::pool::runtime::{Boxed, TARGET};
 use crate::text::printable::{Printable, PrintableError};
 
 /// The maximum time to wait for responders.
@@ -80,7 +79,7 @@ impl Responders {
         let request = id.request();
         let asking = urls.into_iter().take(MOST_RESPONDERS).map(|url| {
             let asking = ask(url, &request, limit, issued, algorithms);
-            Box::pin(asking) as Pin<Box<dyn Future<Output = Option<Conclusion>> + Send + '_>>
+            Box::pin(asking) as Boxed<'_, Option<Conclusion>>
         });
         let told = first_of(asking.collect()).await;
         let conclusion = told.unwrap_or(Conclusion { is_revoked: false, until: now.as_secs() + PAUSE });
@@ -132,9 +131,7 @@ fn parts(url: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the first conclusion, or `None` if no responder gives one.
-async fn first_of(
-    mut asking: Vec<Pin<Box<dyn Future<Output = Option<Conclusion>> + Send + '_>>>,
-) -> Option<Conclusion> {
+async fn first_of(mut asking: Vec<Boxed<'_, Option<Conclusion>>>) -> Option<Conclusion> {
     poll_fn(|context| {
         let mut found = None;
         asking.retain_mut(|asking| {
