@@ -4,10 +4,10 @@
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p wharf-loom-tests --profile models --test loom
 //! ```
 //!
-//! This takes about a quarter of an hour on two cores, including the negative controls. `-- --nocapture` shows each
-//! model's bound and number of executions, and how each mutant was caught. `WHARF_LOOM_BOUND=4` (or `none`) replaces
-//! the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline,hits` runs only the controls of models whose paths
-//! begin with `inline` or `hits`, and fails if one of the words selects no control.
+//! This takes about seven minutes on two cores, including the builds and the negative controls. `-- --nocapture` shows
+//! each model's bound and number of executions, and how each mutant was caught. `WHARF_LOOM_BOUND=4` (or `none`)
+//! replaces the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline,hits` runs only the controls of models whose
+//! paths begin with `inline` or `hits`, and fails if one of the words selects no control.
 //!
 //! A model checks one property, with two or three threads and one or two connections, and is named after the property.
 //! Its *bound* is a number of preemptions: loom explores all executions with at most that many. With "none", it
@@ -34,6 +34,13 @@
 //! after the other, it forgets the first load, and so never tries the second thread's compare-and-swap before that
 //! load. With loom's own atomics, nine of the mutants survive, and the ABA model without a bound passes after 21
 //! executions instead of 161,622. `src/pool/sync/explored.rs` closes the gap.
+//!
+//! # One waker
+//!
+//! `loom::future::block_on` polls with the same waker each time. But if the waker's table of functions is compiled into
+//! more than one unit, a clone of the waker has a different table. `Waker::will_wake` then returns false, and a waiter
+//! that is polled again replaces its waker. So the `models` profile compiles everything as one unit. A waiter that
+//! `queued` has put into the queue gets a new waker at its next poll in any case.
 //!
 //! # Models
 //!

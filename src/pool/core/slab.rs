@@ -480,7 +480,11 @@ pub(super) struct Slab<C> {
 
 impl<C> Slab<C> {
     /// Enough for 2^20 slots, even with the fewest first slots.
+    #[cfg(not(loom))]
     const SEGMENTS: usize = 20;
+    /// The models use at most eight slots. Creating more segments would take much of an execution's time.
+    #[cfg(loom)]
+    const SEGMENTS: usize = 2;
     /// A pool of the default size does not need segments.
     #[cfg(not(any(loom, shuttle)))]
     const FIRST_SLOTS: u32 = 128;
