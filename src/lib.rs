@@ -187,7 +187,7 @@ pub mod unstable {
     pub mod pool {
         pub use crate::pool::core::*;
     }
-    /// Lets the simulator of `scale/` observe the pool.
+    /// Lets the simulator in `scale/` observe the pool.
     #[cfg(simulated)]
     pub mod simulated {
         pub use crate::pool::sync::simulated::*;

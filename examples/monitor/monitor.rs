@@ -1,5 +1,5 @@
-// A monitor of one server, to copy into an application. It marks the pool ready when the server answers, and clears the
-// pool when the server does not.
+// A monitor for one server, to copy into an application. It marks the pool ready when the server answers, and clears
+// the pool when the server does not.
 //
 // It sends `hello` on a separate connection every `heartbeatFrequencyMS`, half a second after anything clears the pool,
 // and every 500 ms while the pool is paused. If the server's host refuses connections while the server is down, the
@@ -16,7 +16,7 @@ use wharf::{
     Cause, Clear, Command, DirectConnection, Endpoint, EstablishError, InvalidOption, Options, Phase, Pool, PoolEvent,
 };
 
-/// The shortest pause between two checks (`minHeartbeatFrequencyMS` of Server Discovery and Monitoring).
+/// The shortest pause between two checks (`minHeartbeatFrequencyMS` in Server Discovery and Monitoring).
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Keeps a pool in step with the state of its server.

@@ -6,9 +6,9 @@
 //!
 //! # Three ways to run the targets
 //!
-//! The tests of this crate, and therefore `cargo test --workspace`, replay the seeds and the regressions and try a few
-//! thousand mutations of each target, on stable Rust without other tools. A seed number determines the mutations. A run
-//! that fails prints this number, and `.ci/tests` derives it from the commit:
+//! This crate's tests, and therefore `cargo test --workspace`, replay the seeds and the regressions and try a few
+//! thousand mutations for each target, on stable Rust without other tools. A seed number determines the mutations. A
+//! run that fails prints this number, and `.ci/tests` derives it from the commit:
 //!
 //! ```sh
 //! WHARF_FUZZ_SEED=7 cargo test -p wharf-fuzz

@@ -10,7 +10,7 @@ use wharf_fuzz::{TARGETS, Target};
 
 const USAGE: &str = "wharf-fuzz [--seconds N] [--seed N] [--write-seeds FOLDER] [TARGET...]";
 
-/// How many inputs of a target are tried before the next target's turn.
+/// How many inputs are tried on a target before the next target's turn.
 const TURN: u64 = 10_000;
 
 fn main() -> ExitCode {

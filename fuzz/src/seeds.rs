@@ -4,7 +4,7 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use wharf::unstable::wire::op_msg::OutgoingSequence;
 use wharf::unstable::wire::{Flags, Limits, Message, Outgoing, compressed, op_msg};
 
-/// The message limits of all targets, low enough that no input makes a target slow.
+/// The message limits for all targets, low enough that no input makes a target slow.
 pub const LIMITS: Limits = Limits { max_message_size: 1 << 20, max_document_size: 1 << 18 };
 
 /// Uncompressed replies from MongoDB 6.0.27.
@@ -87,7 +87,7 @@ pub fn compressed_messages() -> Vec<Vec<u8>> {
     messages
 }
 
-/// Returns the documents of a server's replies.
+/// Returns the documents in a server's replies.
 pub fn replies() -> Vec<Vec<u8>> {
     let made = [
         rawdoc! {

@@ -7,7 +7,7 @@ use wharf_fuzz::campaign::{self, Bound, Finding, Tally};
 use wharf_fuzz::mutation::Random;
 use wharf_fuzz::{TARGETS, Target};
 
-/// The number of mutations of each target.
+/// The number of mutations for each target.
 const INPUTS: u64 = 5_000;
 
 /// The time limit for each target, for machines that are too slow for all mutations.

@@ -1,4 +1,4 @@
-//! The instrumented build: the models, on a copy of the pool that contains all mutants of the catalogue.
+//! The instrumented build: the models, on a copy of the pool that contains all mutants in the catalogue.
 //!
 //! The models themselves run on the unchanged sources. The negative controls run on the instrumented build, and create
 //! it themselves. They copy the workspace's sources, with the mutants inserted, to `instrumented` in the target
@@ -26,7 +26,7 @@ const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
 ///
 /// # Errors
 ///
-/// Returns an error that names the fragments of the catalogue that do not occur exactly once in the sources, or that
+/// Returns an error that names the fragments in the catalogue that do not occur exactly once in the sources, or that
 /// says why the copy does not compile.
 pub fn build(test: &str) -> Result<PathBuf, String> {
     let binary = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -68,7 +68,7 @@ fn rendered(messages: &str) -> String {
     errors.filter_map(|message| Some(message["message"]["rendered"].as_str()?.to_owned())).collect()
 }
 
-/// Returns the compiler flags of the run. A binary that was started without cargo derives them from its own `cfg`.
+/// Returns the run's compiler flags. A binary that was started without cargo derives them from its own `cfg`.
 fn flags() -> OsString {
     std::env::var_os("RUSTFLAGS").unwrap_or_else(|| if cfg!(loom) { "--cfg loom" } else { "--cfg shuttle" }.into())
 }

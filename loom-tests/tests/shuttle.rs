@@ -341,7 +341,7 @@ fn all_at_once(listens: bool, users: usize, (max_pool_size, max_connecting, min_
     assert_eq!(Arc::strong_count(&pool), 1, "a reference to the pool is left");
 }
 
-/// Asserts that a subscriber sees a valid life cycle of each connection and of the pool.
+/// Asserts that a subscriber sees a valid life cycle for each connection and for the pool.
 fn assert_sane(events: &[PoolEvent]) {
     let (mut ready, mut closed, mut created) = (false, false, 0);
     let mut lives: HashMap<u64, &str> = HashMap::new();

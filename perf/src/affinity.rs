@@ -7,7 +7,7 @@ use std::io;
 
 use crate::arguments::Machine;
 
-/// The cores of the server and of the clients. The two sides share either no cores or all of them.
+/// The cores for the server and for the clients. The two sides share either no cores or all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub server: Vec<usize>,
@@ -71,7 +71,7 @@ impl Placement {
     }
 }
 
-/// Returns the number of workers of the clients' runtime: one for each core.
+/// Returns the number of workers in the clients' runtime: one for each core.
 pub fn workers(placement: Option<&Placement>) -> usize {
     placement
         .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |placement| placement.client.len())

@@ -63,11 +63,11 @@ pub fn record<M: Serialize>(json: Option<&Path>, measured: &str, measurement: &M
     Ok(())
 }
 
-/// All turns of all subjects in one kind of measurement.
+/// All subjects' turns in one kind of measurement.
 #[derive(Debug)]
 pub struct Turns<R>(Vec<Measurement<R>>);
 
-/// One turn of a subject, and its result.
+/// One of a subject's turns, and its result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measurement<R> {
     pub round: u32,
@@ -216,7 +216,7 @@ impl<R> Turns<R> {
         self.0.iter().filter(wanted).map(|turn| ((turn.round, turn.turn), &turn.result))
     }
 
-    /// Returns one value from each turn of a subject.
+    /// Returns one value from each of a subject's turns.
     pub fn values(&self, tasks: u32, value: fn(&R) -> f64, subject: Kind) -> Vec<f64> {
         self.of(tasks, subject).map(|(_, result)| value(result)).collect()
     }

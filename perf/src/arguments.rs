@@ -38,13 +38,12 @@ pub enum Mode {
     /// Compares wharf's client with its pool and with the official driver: commands, operations on one document, cursors,
     /// inserts in bulk, failover and memory.
     Client(client::Client),
-    /// Compares pools under more load than they can serve, with and without the refusal of late check-outs. Needs no
-    /// mongod.
+    /// Compares pools under more load than they can serve, with and without refusing late check-outs. Needs no mongod.
     Overload(overload::Overload),
     /// Uses pools in every way at once for a long time, with clears, resizes, renewals and restarts, and counts what is
     /// left. Exits with 1 unless all counts are right.
     Soak(soak::Soak),
-    /// Draws the pictures of BENCHMARKS.md from the figures in docs/pictures/data. Needs no server.
+    /// Draws the pictures in BENCHMARKS.md from the figures in docs/pictures/data. Needs no server.
     Report(Report),
     /// Measures reads or writes of many documents. The comparison runs this.
     #[command(hide = true)]
@@ -52,7 +51,7 @@ pub enum Mode {
     /// Keeps a client under load while its replica set loses the primary. The comparison runs this.
     #[command(hide = true)]
     Failover(client::Failover),
-    /// Measures the memory of idle clients. The comparison runs this.
+    /// Measures the memory that idle clients use. The comparison runs this.
     #[command(hide = true)]
     Memory(client::Memory),
     /// Answers hello and `ping` at the lowest possible cost or after a delay, until standard input is closed. The
@@ -94,7 +93,7 @@ pub struct Comparison {
     /// Number of tasks that use a fresh pool in the cold start; 0 skips the cold start.
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub cold_tasks: u32,
-    /// Number of cold starts of each subject in a round.
+    /// Number of cold starts for each subject in a round.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub cold_starts: u32,
     /// Appends each measurement to this file, as a line of JSON.
@@ -178,13 +177,13 @@ pub struct Report {
     /// Where the pictures go. By default docs/pictures.
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
-    /// Draws the figures in this result file of `cargo bench --bench pool`, such as target/bench-ratios.json, instead
+    /// Draws the figures in this result file from `cargo bench --bench pool`, such as target/bench-ratios.json, instead
     /// of those in docs/pictures/data.
     #[arg(long, value_name = "FILE", requires = "output")]
     pub measured: Option<PathBuf>,
 }
 
-/// The arguments of every child process.
+/// The arguments to every child process.
 #[derive(Debug, Args)]
 pub struct Child {
     #[arg(long, value_enum)]
@@ -231,7 +230,7 @@ pub struct Delayed {
 /// The size of the compared pools.
 pub const CONNECTIONS: u32 = 100;
 
-/// Parses a duration. An hour is more than enough, and well within the range of the clock.
+/// Parses a duration. An hour is more than enough, and well within the clock's range.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3_600.0 => Ok(Duration::from_secs_f64(seconds)),

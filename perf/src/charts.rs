@@ -1,4 +1,4 @@
-//! The pictures of BENCHMARKS.md, drawn from `docs/pictures/data`.
+//! The pictures in BENCHMARKS.md, drawn from `docs/pictures/data`.
 
 #[cfg(test)]
 mod rendered;
@@ -39,7 +39,7 @@ struct Chart {
     command: String,
 }
 
-/// A panel of a picture. It shows bars, or lines if the labels of the rows are numbers along an axis.
+/// A panel in a picture. It shows bars, or lines if the rows' labels are numbers along an axis.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Panel {
@@ -160,7 +160,7 @@ impl Chart {
         self.section = None;
     }
 
-    /// Returns the place of a subject among all subjects of the picture. It is the same in each panel.
+    /// Returns a subject's place among all subjects in the picture. It is the same in each panel.
     fn place(&self, subject: &str) -> usize {
         let mut all: Vec<&String> = Vec::new();
         for of in self.panels.iter().flat_map(|panel| &panel.subjects) {

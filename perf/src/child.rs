@@ -75,7 +75,7 @@ fn measure<S: Subject>(Cell { child, turn, warm_up }: &Cell) -> Result<(), Failu
     Ok(())
 }
 
-/// The allocations of a subject, as a child process reports them.
+/// A subject's allocations, as a child process reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct AllocationsResult {
     /// The mean number of allocations per operation.

@@ -1,9 +1,9 @@
 //! A server that costs less than any client: one thread, and for each command one `read`, one `write`, and a share of an
 //! `epoll_wait`.
 //!
-//! It answers hello and `ping`, queries of one [item](crate::item) by `_id`, inserts and updates, and reports its cost in
-//! `serverStatus`. It keeps no documents: each query finds an item, and each write succeeds. Each of its connections has at
-//! most one command in flight.
+//! It answers hello and `ping`, queries for one [item](crate::item) by `_id`, inserts and updates, and reports its cost
+//! in `serverStatus`. It keeps no documents: each query finds an item, and each write succeeds. Each of its connections
+//! has at most one command in flight.
 
 #[cfg(target_os = "linux")]
 mod epoll;
@@ -19,7 +19,7 @@ use bson::raw::{CStr, cstr};
 
 use crate::Failure;
 
-/// The fields of `serverStatus` for the CPU time of the server in nanoseconds, and for the number of its commands.
+/// The `serverStatus` fields for the server's CPU time in nanoseconds, and for the number of its commands.
 pub const CPU_NANOS: &CStr = cstr!("cpuNanos");
 pub const COMMANDS: &CStr = cstr!("commands");
 

@@ -34,7 +34,7 @@ use wharf_testbed::counting::CountingAllocator;
 
 use arguments::{Arguments, Mode};
 
-/// Counts the allocations of all subjects alike, at a cost of about a nanosecond each.
+/// Counts all subjects' allocations alike, at a cost of about a nanosecond each.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

@@ -81,7 +81,7 @@ impl Server {
         outcome
     }
 
-    /// Returns the number of workers of a client's runtime.
+    /// Returns the number of workers in a client's runtime.
     pub fn workers(&self) -> usize {
         affinity::workers(self.placement.as_ref())
     }

@@ -1,4 +1,4 @@
-//! Compiles the examples in `docs/from-mongodb.md` and `docs/from-other-pools.md`, which show the code of a shop. The
+//! Compiles the examples in `docs/from-mongodb.md` and `docs/from-other-pools.md`, which show a shop's code. The
 //! examples need the crates that they describe, and only this package depends on these crates.
 
 use std::io;

@@ -27,7 +27,7 @@ macro_rules! cases {
         }
 
         impl Case {
-            /// All cases, in the order of the reports.
+            /// All cases, in the order used in the reports.
             pub const ALL: &[Self] = &[$(Self::$case),*];
 
             /// The case's name.
@@ -82,7 +82,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Returns the plan with the times of this case. The measured time is multiplied by `length`.
+    /// Returns the plan with the times for this case. The measured time is multiplied by `length`.
     pub fn timed(self, plan: &Plan, length: f64) -> Plan {
         let (warm_up, measured) = self.microseconds();
         let measured = (measured as f64 * length).max(1.0) as u64;

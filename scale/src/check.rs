@@ -53,7 +53,7 @@ pub fn compare(costs: Costs, seed: u64, measured: &Measured) -> Vec<Compared> {
     rows.map(|(case, (&cores, &measured))| Compared { case, cores, simulated: figure(case, cores), measured }).collect()
 }
 
-/// Returns the table of the ratios.
+/// Returns the table of ratios.
 pub fn table(compared: &[Compared]) -> String {
     let mut text = String::from(
         "| case | cores | simulated, million/s | measured | ratio | |\n| --- | --- | --- | --- | --- | --- |\n",

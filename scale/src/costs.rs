@@ -61,7 +61,7 @@ costs! {
     second = 7.0, 4.0;
     /// The same for a line that is only in the third-level cache.
     third = 25.0, 12.0;
-    /// Fetching a line from another core of the same socket, or invalidating the copy there.
+    /// Fetching a line from another core on the same socket, or invalidating the copy there.
     transfer = 65.0, 25.0;
     /// The same for a core on another socket.
     across = 150.0, 150.0;

@@ -45,7 +45,7 @@ impl Law {
     }
 }
 
-/// Solves the normal equations for the wanted coefficients. The other coefficients are 0.
+/// Solves the normal equations for the coefficients to fit. The other coefficients are 0.
 fn least_squares(measured: &[(usize, f64)], wanted: [bool; 3]) -> Option<[f64; 3]> {
     let mut matrix = [[0.0; 4]; 3];
     for &(cores, throughput) in measured {

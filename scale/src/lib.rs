@@ -1,4 +1,4 @@
-//! A simulated machine of many cores, on which the pool's own code runs.
+//! A simulated machine with many cores, on which the pool's own code runs.
 //!
 //! With `--cfg simulated`, the pool's atomics, locks and cells call the machine before each access
 //! (`wharf::unstable::simulated`). [`machine`] runs each core as a coroutine and keeps its clock, [`mod@line`] holds

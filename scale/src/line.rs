@@ -55,12 +55,12 @@ pub enum Source {
     Own,
     /// No core has the line, so it comes from memory.
     Memory,
-    /// A core of the same socket.
+    /// A core on the same socket.
     Near {
         /// Whether several cores have the line, in which case the next reader does not have to wait for this access.
         shared: bool,
     },
-    /// A core of another socket, which takes longer.
+    /// A core on another socket, which takes longer.
     Far {
         /// As in `Near`.
         shared: bool,
@@ -93,7 +93,7 @@ impl Line {
         if reads { self.load(core, socket) } else { self.store(core, socket) }
     }
 
-    /// Reads the line. `socket` returns the socket of a core.
+    /// Reads the line. `socket` returns a core's socket.
     pub fn load(&mut self, core: usize, socket: impl Fn(usize) -> usize) -> Source {
         if self.holders.contains(core) {
             return Source::Own;

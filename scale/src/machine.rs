@@ -13,8 +13,8 @@
 //!   parallel.
 //! - A core that has fetched a line keeps it for at least half of the next transfer, while the request for that
 //!   transfer is on its way. So it can use the line more than once, however many cores request it.
-//! - The accesses of a core take effect in program order, at its clock `now`. The core does not wait for the line of a
-//!   store. An update and a fence wait for the core's earlier stores, as on x86.
+//! - A core's accesses take effect in program order, at its clock `now`. The core does not wait for a store's line. An
+//!   update and a fence wait for the core's earlier stores, as on x86.
 //! - The lines of one access are fetched in parallel.
 //! - If a core walks through memory, lines arrive before the core needs them (`Streams`), unless other cores hold them.
 //! - Before each access, the core computes for a `step`, give or take a quarter. Without this noise, the cores would
@@ -22,7 +22,7 @@
 //!
 //! # How far a core looks ahead
 //!
-//! A core executes out of order: it requests the lines of later accesses while it waits for earlier accesses, even
+//! A core executes out of order: it requests the lines for later accesses while it waits for earlier accesses, even
 //! across updates. So a core has a second clock, `ahead`, which shows when the core reaches an access and requests its
 //! line. Computation and accesses without a transfer advance only that clock. The line arrives a transfer later, and
 //! the access takes effect once the line is there and all earlier accesses have taken effect. Then an update occupies
@@ -78,7 +78,7 @@ pub struct Plan {
     pub measured: Picos,
 }
 
-/// The totals of the measured accesses from one place in the source.
+/// The totals for the measured accesses from one place in the source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Accesses to lines that the core had.
@@ -109,7 +109,7 @@ impl Tally {
 pub struct Outcome {
     /// The operations that [`count`] counted during the measurement.
     pub operations: u64,
-    /// The totals of the accesses, by file and line of the source.
+    /// The totals for the accesses, by source file and line.
     pub sites: BTreeMap<(&'static str, u32), Tally>,
     /// The total number of accesses, including the warm-up, which determines the cost of the simulation itself.
     pub accesses: u64,
@@ -121,7 +121,7 @@ const FIRST_LEVEL: u64 = 3_000;
 /// The same for the second-level cache, which has room for 16,384 lines or more. In the long run, one access in eight
 /// is to a new line.
 const SECOND_LEVEL: u64 = 130_000;
-/// The bytes of a cache line.
+/// The size of a cache line in bytes.
 const LINE: usize = 64;
 
 /// Hashes addresses. std's hasher has a random key and is slower.
@@ -264,8 +264,8 @@ fn on_machine<R>(f: impl FnOnce(&mut Machine, usize) -> R) -> Option<R> {
     })
 }
 
-/// Runs `work` on each core of the machine, until it returns on all of them. `work` receives the number of its core,
-/// and must return soon after [`is_over`] returns `true`.
+/// Runs `work` on each core of the machine, until it returns on all of them. `work` receives its core's number, and
+/// must return soon after [`is_over`] returns `true`.
 ///
 /// # Panics
 ///
@@ -592,7 +592,7 @@ pub fn follow() {
     follow_from(read());
 }
 
-/// Simulates an access to `bytes` bytes at `address`. The caller makes the actual access right after this call.
+/// Simulates an access to `bytes` bytes at `address`. The caller performs the actual access right after this call.
 pub fn access(address: usize, bytes: usize, access: Access, site: Site) {
     let is_simulated = on_machine(|machine, core| {
         machine.compute(core, machine.plan.costs.step);

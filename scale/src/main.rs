@@ -53,7 +53,7 @@ struct Arguments {
     /// A cost in nanoseconds, as in `transfer=60`. May be repeated.
     #[arg(long, value_name = "COST=NANOSECONDS", value_parser = cost)]
     cost: Vec<(String, f64)>,
-    /// The seed of the noise. The same seed gives the same figures.
+    /// The seed for the noise. The same seed gives the same figures.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Writes all figures to this file.

@@ -25,8 +25,8 @@
 //! The `clock` of `xeon-16` is estimated: a subscriber, which makes the pool read the clock, costs about three times as
 //! much on that machine.
 //!
-//! One constant of the runtime is also a cost: how many cache lines a poll of the driver moves. This number is fitted
-//! to the `yield` case on two cores of `epyc-2`, and is used for both machines.
+//! One of the runtime's constants is also a cost: how many cache lines a poll of the driver moves. This number is
+//! fitted to the `yield` case on two cores of `epyc-2`, and is used for both machines.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl Profile {
     }
 }
 
-/// Reads the measurements of wharf from the file that the benchmark's `cores` series writes.
+/// Reads the measurements for wharf from the file that the benchmark's `cores` series writes.
 ///
 /// # Errors
 ///

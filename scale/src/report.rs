@@ -21,9 +21,9 @@ pub struct Figure {
     pub sockets: usize,
     /// Operations a second.
     pub throughput: f64,
-    /// The totals of each word's accesses, over all operations.
+    /// The totals for each word's accesses, over all operations.
     pub words: BTreeMap<String, Tally>,
-    /// The same for each line of the source.
+    /// The same for each source line.
     pub sites: BTreeMap<String, Tally>,
     /// The number of measured operations.
     pub operations: u64,
@@ -85,7 +85,7 @@ impl Figure {
     }
 }
 
-/// The figures of a case.
+/// A case's figures.
 #[derive(Debug, Clone)]
 pub struct Sheet {
     /// The case.

@@ -9,11 +9,11 @@
 //! a sleeping worker, unless a worker is already searching.
 //!
 //! The words that tokio's workers share are words of the simulated machine: the ends and the entries of each queue, the
-//! counts of workers that are awake and of workers that are searching, the list of sleepers, the lock of the driver,
-//! and each task's state with its reference count. Each poll changes the state twice. Each wake-up changes it three
-//! times: when the waker is cloned, when the task is scheduled, and when the waker is dropped. A wake-up takes effect
-//! at the end of the current poll, so that a waker never lets other cores run while its caller holds a lock that the
-//! machine does not know about.
+//! counts of workers that are awake and of workers that are searching, the list of sleepers, the driver's lock, and
+//! each task's state with its reference count. Each poll changes the state twice. Each wake-up changes it three times:
+//! when the waker is cloned, when the task is scheduled, and when the waker is dropped. A wake-up takes effect at the
+//! end of the current poll, so that a waker never lets other cores run while its caller holds a lock that the machine
+//! does not know about.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use crate::costs::Picos;
 use crate::machine::{self, Access, Outcome, Plan};
 use crate::shared::{Lock, Word, touch};
 
-/// The work of a task.
+/// A task's work.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Gives a task's memory the same alignment as in tokio.
@@ -49,7 +49,7 @@ const EVENT_INTERVAL: u32 = 61;
 /// locks. The number is fitted to the `yield` case on two cores of `epyc-2`.
 const DRIVER_LINES: usize = 16;
 
-/// The tasks of a simulation, and the workers that run them.
+/// A simulation's tasks, and the workers that run them.
 pub struct Runtime {
     workers: Vec<Worker>,
     tasks: Vec<Arc<Task>>,
@@ -129,7 +129,7 @@ pub fn task(future: impl Future<Output = ()> + Send + 'static) -> Work {
     })
 }
 
-/// Lets the other tasks of the worker run first.
+/// Lets the worker's other tasks run first.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|_| {
@@ -275,7 +275,7 @@ impl Runtime {
         };
         let yields = YIELDS.take();
         if polled.is_pending() {
-            // Counts the reference of the cloned waker, which a queue or the list of yielded tasks keeps.
+            // Counts the cloned waker's reference, which a queue or the list of yielded tasks keeps.
             task.state.add(0);
             if yields {
                 own(&self.workers[core].yielded).push(Arc::clone(&task));

@@ -1,4 +1,4 @@
-//! The elements that the client appends to the commands of operations.
+//! The elements that the client appends to operations' commands.
 
 use std::sync::LazyLock;
 
@@ -84,7 +84,7 @@ pub(super) fn own_read_concern(client: &Client, level: &str) -> Option<RawDocume
     }
 }
 
-/// Appends the read concern of a command without an explicit session.
+/// Appends the read concern for a command without an explicit session.
 #[inline]
 pub(super) fn append_read_concern(appended: &mut Vec<u8>, client: &Client, operation: &Operation<'_>) {
     if operation.kind == Kind::Read

@@ -1,4 +1,4 @@
-//! Events and log messages of commands (Command Logging and Monitoring specification).
+//! Events and log messages for commands (Command Logging and Monitoring specification).
 //!
 //! [`CommandEvents::run`] is the only place where a client runs a command on a connection. If nothing observes the
 //! commands, it only runs them. The [spans](super::spans) of commands begin and end with the events.
@@ -281,8 +281,7 @@ impl CommandEvents {
         self.has_own_observers || LevelFilter::current() >= Level::DEBUG || may_reach_logger(Level::DEBUG)
     }
 
-    /// Begins the observation of a new operation. Calls `describe` and begins a span only if the operation may be
-    /// observed.
+    /// Begins observing a new operation. Calls `describe` and begins a span only if the operation may be observed.
     #[inline]
     pub(super) fn operation<'a>(&self, describe: impl FnOnce() -> Described<'a>) -> Observation {
         if !self.may_be_observed() {
@@ -320,8 +319,8 @@ impl CommandEvents {
         boxed(|| self.run_observed(connection, command, operation)).await
     }
 
-    /// Returns whether the commands of an operation have events or spans. There are no events or spans if only the
-    /// server selections of the operation are observed.
+    /// Returns whether an operation's commands have events or spans. There are no events or spans if only the
+    /// operation's server selections are observed.
     fn observes(&self, operation: &Observation) -> bool {
         operation.span().is_some() || (operation.is_observed() && self.has_events())
     }

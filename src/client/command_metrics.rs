@@ -18,7 +18,7 @@ const METRIC: &str = "wharf_command_seconds";
 const HELP: &str = "The duration of commands, from sending a command to its reply or its failure. Each attempt is timed. \
                     Outcome: succeeded, failed.";
 
-/// Counts and times the commands of a client by name and outcome.
+/// Counts and times a client's commands by name and outcome.
 ///
 /// This is a [`CommandSubscriber`] for [`ClientBuilder::command_subscriber`](crate::ClientBuilder::command_subscriber),
 /// and also the handle from which the counts are read. Clones share their counts, and one value can serve several
@@ -39,7 +39,7 @@ const HELP: &str = "The duration of commands, from sending a command to its repl
 /// ```
 ///
 /// Every command that has [`CommandEvent`]s is counted. Each attempt of an operation counts separately, and a command
-/// that its caller dropped counts as failed. A reply that reports errors of individual writes counts as a success.
+/// that its caller dropped counts as failed. A reply that reports errors for individual writes counts as a success.
 ///
 /// Only the first 64 names are timed separately, because an application may run commands with any name. All other
 /// commands are counted under the name `other`.

@@ -8,7 +8,7 @@ impl Client {
     ///
     /// If the string begins with `mongodb+srv://`, its name is looked up when the client is first used, and then
     /// periodically while the deployment is a sharded cluster or unknown (Polling SRV Records for mongos Discovery). A
-    /// failed lookup is retried, and the errors of server selection say why it failed.
+    /// failed lookup is retried, and server selection errors say why it failed.
     ///
     /// # Errors
     ///

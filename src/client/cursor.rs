@@ -60,7 +60,7 @@ pub struct Cursor<T = RawDocumentBuf> {
     unclosed: i64,
     /// The pause before the next batch is fetched.
     pause: Duration,
-    /// Set for a cursor of a transaction behind a load balancer.
+    /// Set for a cursor in a transaction behind a load balancer.
     queue_number: Option<QueueNumber>,
     client: Client,
     /// The process that opened the cursor.
@@ -342,7 +342,7 @@ pub(crate) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T, Cli
     super::typed::decode(document).map_err(unreadable)
 }
 
-/// Reads a document of one of the library's own types, without serde.
+/// Reads a document as one of the library's own types, without serde.
 #[cfg(feature = "gridfs")]
 pub(crate) fn convert<T, E: fmt::Display>(
     document: &RawDocument,

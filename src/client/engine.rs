@@ -1,7 +1,7 @@
 //! The engine, which runs each command of a client, and repeats the command where the specifications allow it.
 //!
 //! One attempt selects a server, checks out a connection, appends the session's fields, runs the command, and records
-//! the outcome. Operations (`run.rs`), commands of cursors (`cursor/server_cursor.rs`), and commits and aborts
+//! the outcome. Operations (`run.rs`), cursor commands (`cursor/server_cursor.rs`), and commits and aborts
 //! (`session_handle/ending.rs`) implement [`Attempted`] to supply the steps that differ. A blocking client runs the
 //! same futures.
 //!
@@ -31,7 +31,7 @@
 //! Two cases do not count as retries, because nothing was sent. If a connection was lost while idle, the attempt
 //! continues with other connections to the same server, until it gets one that was opened after the loss was noticed.
 //! If the server has left the deployment, the attempt selects another server. Neither applies to an operation in a
-//! transaction, a commit or an abort. A command of a cursor stays on its server.
+//! transaction, a commit or an abort. A cursor's command stays on its server.
 
 mod attempts;
 
@@ -364,7 +364,7 @@ fn succeeded<A: Attempted>(
     }
 }
 
-/// Records the cluster time and the operation time of a reply.
+/// Records the cluster time and the operation time from a reply.
 #[inline]
 fn replied<'r>(of: &mut impl Attempted, reply: &'r RawDocument) -> ReplyTimes<'r> {
     let (session, client) = of.session();

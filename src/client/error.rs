@@ -1,4 +1,4 @@
-//! Errors of a client's operations.
+//! Errors from a client's operations.
 
 mod answers;
 #[cfg(test)]
@@ -64,7 +64,7 @@ pub enum ClientError {
     /// Some writes failed, or it is unknown whether they were executed.
     #[error("{0}")]
     Write(#[source] Box<WriteFailure>),
-    /// Some writes of [`Client::bulk_write`](crate::Client::bulk_write) failed, or it is unknown whether they were
+    /// Some writes in a [`Client::bulk_write`](crate::Client::bulk_write) failed, or it is unknown whether they were
     /// executed.
     #[error("{0}")]
     BulkWrite(#[source] Box<ClientBulkWriteFailure>),
@@ -99,7 +99,7 @@ pub enum ClientError {
         /// The time limit of the whole call.
         limit: Duration,
     },
-    /// A file of a GridFS bucket does not exist, or its chunks do not match its document. Needs the `gridfs` feature.
+    /// A file in a GridFS bucket does not exist, or its chunks do not match its document. Needs the `gridfs` feature.
     #[error("the file with {file} {problem}", file = Printable(file))]
     #[non_exhaustive]
     GridFs {

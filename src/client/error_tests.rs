@@ -1,4 +1,4 @@
-//! The text that `main` prints for each public error. The test `public_api` compares this list with the public API.
+//! The text that `main` prints for each public error. The `public_api` test compares this list with the public API.
 
 use std::error::Error as StdError;
 use std::io;

@@ -17,11 +17,11 @@ impl Client {
     /// successful reply.
     ///
     /// The command produces events and log messages. The client adds `$clusterTime`, which the command's document must
-    /// not contain, and records the `$clusterTime` of the reply. Errors have the same effect as errors from
+    /// not contain, and records the `$clusterTime` from the reply. Errors have the same effect as errors from
     /// [`run`](Self::run). For instance, a network error makes the server unknown and clears its pool.
     ///
     /// The command is not retried, and does not belong to a session. The client adds no `lsid`, so the caller can send
-    /// the same `lsid` with all commands of a cursor. `timeoutMS` applies to each command.
+    /// the same `lsid` with all of a cursor's commands. `timeoutMS` applies to each command.
     ///
     /// # Errors
     ///

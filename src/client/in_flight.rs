@@ -1,4 +1,4 @@
-//! Commands in flight, and the sessions of commands that are cancelled.
+//! Commands in flight, and the sessions of cancelled commands.
 //!
 //! The server may execute a command even though its operation was cancelled. Until the server is done, no other
 //! operation may use the session. The session can be used again once the connection has been drained, or immediately if

@@ -125,7 +125,7 @@ impl Explicit {
     /// Starts a transaction. Returns the previous transaction's pin.
     pub(super) fn start_transaction(&self, options: TransactionOptions) -> Result<Option<Pinned>, SessionError> {
         let last = self.lock().start_transaction(options)?;
-        // The cursors of the previous transaction do not delay this transaction.
+        // The previous transaction's cursors do not delay this transaction.
         *self.locked_closing() = Arc::default();
         let events = self.client.command_events();
         if events.may_be_observed() {
@@ -243,7 +243,7 @@ fn connection_of(pinned: Option<Pinned>) -> Option<Connection<Endpoint>> {
     }
 }
 
-/// A call to `with_transaction` in progress, whose time limit applies to all operations of the session.
+/// A call to `with_transaction` in progress, whose time limit applies to all operations in the session.
 pub(super) struct LimitedCall {
     explicit: Arc<Explicit>,
     /// The limit of the enclosing call.
@@ -306,7 +306,7 @@ impl InSession {
         }
     }
 
-    /// Records the cluster time and the operation time of a reply.
+    /// Records the cluster time and the operation time from a reply.
     pub(super) fn replied<'r>(&self, client: &Client, reply: &'r RawDocument) -> ReplyTimes<'r> {
         let times = ReplyTimes::read(reply);
         let advanced = times.cluster_time.and_then(|time| client.cluster_time().advance(time));
@@ -318,7 +318,7 @@ impl InSession {
 }
 
 impl Client {
-    /// Gives the session of an operation back to the pool, if the operation had its own session. `connection` is the
+    /// Gives an operation's session back to the pool, if the operation had its own session. `connection` is the
     /// connection of its last command, if available.
     pub(super) fn give_back(&self, session: InSession, connection: Option<&Connection<Endpoint>>) {
         if let InSession::Implicit(Some(session)) = session {

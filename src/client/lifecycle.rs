@@ -91,7 +91,7 @@ impl Client {
     /// operation. If no connection is idle at first, the client waits up to a second for a connection. It waits at most
     /// a quarter of a second for the server's reply. Operations that begin after the pools have closed fail with
     /// [`ServerSelectionError::Closed`]. Dropping the last clone of a client also closes its pools, but does not end
-    /// sessions: the servers end them after half an hour without use.
+    /// sessions: the servers end them after half an hour of inactivity.
     ///
     /// # Cancel safety
     ///
@@ -203,7 +203,7 @@ impl Client {
     }
 }
 
-/// A warm-up of all servers' pools in progress.
+/// An ongoing warm-up of all servers' pools.
 struct WarmUp {
     opening: JoinSet<Result<(), CheckOutError>>,
     /// A server's place in `servers`, and how many of its connections are open.

@@ -128,7 +128,7 @@ pub use session::{SessionError, TransactionOptions, TransactionState};
 /// `logicalSessionTimeoutMinutes` of a server with the default setting.
 const DEFAULT_SESSION_TIMEOUT_MINUTES: i64 = 30;
 
-/// A client of a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
+/// A client for a MongoDB deployment: a standalone server, a replica set, a sharded cluster, or servers behind a load
 /// balancer.
 ///
 /// ```no_run
@@ -216,7 +216,7 @@ impl fmt::Debug for ClientBuilder {
 impl ClientBuilder {
     /// Adds a subscriber to the events of all pools.
     ///
-    /// The pools also log them through [`tracing`] at level `DEBUG`, with the target `wharf::connection`, as
+    /// The pools also log them through [`tracing`] at level `DEBUG`, with the `wharf::connection` target, as
     /// [`PoolBuilder::log`](crate::PoolBuilder::log) describes.
     #[doc(alias = "cmap_event_handler")]
     pub fn subscriber(mut self, subscriber: impl Subscriber) -> Self {
@@ -235,8 +235,8 @@ impl ClientBuilder {
     /// messages about monitoring. The default is the value of the environment variable
     /// `MONGODB_LOG_MAX_DOCUMENT_LENGTH` (a number, or `unlimited`), otherwise 1,000.
     ///
-    /// Commands are logged through [`tracing`] at level `DEBUG` with the target `wharf::command`. Server selection uses
-    /// the target `wharf::serverSelection`, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
+    /// Commands are logged through [`tracing`] at level `DEBUG` with the `wharf::command` target. Server selection uses
+    /// the `wharf::serverSelection` target, at level `DEBUG`, and at `INFO` if an operation has to wait for a server.
     /// [The guide](crate::guide::metrics_and_traces#logs) lists all targets, and explains how environment variables set
     /// their levels.
     pub fn max_logged_document_length(mut self, characters: usize) -> Self {
@@ -245,7 +245,7 @@ impl ClientBuilder {
     }
 
     /// Sets the options for spans of operations, commands and transactions. By default, the spans go to a [`tracing`]
-    /// subscriber that enables the target `wharf::operation` at level `DEBUG`.
+    /// subscriber that enables the `wharf::operation` target at level `DEBUG`.
     pub fn tracing(mut self, options: TracingOptions) -> Self {
         self.tracing = options;
         self
@@ -253,7 +253,7 @@ impl ClientBuilder {
 
     /// Adds a subscriber to the monitoring events (SDAM Logging and Monitoring).
     ///
-    /// The client also logs them through [`tracing`] at level `DEBUG`, with the target `wharf::topology`.
+    /// The client also logs them through [`tracing`] at level `DEBUG`, with the `wharf::topology` target.
     #[doc(alias = "sdam_event_handler")]
     pub fn topology_subscriber(mut self, subscriber: impl TopologySubscriber) -> Self {
         self.topology_subscribers.push(Arc::new(subscriber));

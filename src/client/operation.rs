@@ -126,8 +126,8 @@ impl<'a> Operation<'a> {
     /// last attempt. The default is [`Options::timeout`](crate::Options::timeout). Zero means no limit.
     ///
     /// The client sends the remaining time as `maxTimeMS`, in place of any `maxTimeMS` in the command's document. The
-    /// client does not inspect the document of [`Operation::new`]. If that document contains `maxTimeMS`, the server
-    /// refuses the command, because the field then occurs twice.
+    /// client does not inspect the document passed to [`Operation::new`]. If that document contains `maxTimeMS`, the
+    /// server refuses the command, because the field then occurs twice.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.command = self.command.timeout(limit);
         self

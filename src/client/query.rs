@@ -1,4 +1,4 @@
-//! Queries of a collection: `find` and `aggregate`.
+//! Queries on a collection: `find` and `aggregate`.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -25,7 +25,7 @@ use crate::endpoint::options::ReadPreference;
 use crate::endpoint::wire::reply::{has_field, whole_number};
 
 impl Client {
-    /// Prepares a query for the documents of a collection that match `filter`. Await it to get a [`Cursor`].
+    /// Prepares a query for the documents in a collection that match `filter`. Await it to get a [`Cursor`].
     ///
     /// The filter can be anything that serde serializes as a document: `doc!`, `rawdoc!`, or a struct.
     ///
@@ -146,8 +146,8 @@ impl<'c> Query<'c> {
         self
     }
 
-    /// Sets how long the server waits for new documents (`maxTimeMS` of each `getMore`). This applies only to tailable
-    /// cursors that await data.
+    /// Sets how long the server waits for new documents (the `maxTimeMS` of each `getMore`). This applies only to
+    /// tailable cursors that await data.
     pub fn max_await_time(mut self, limit: Duration) -> Self {
         self.max_await_time = Some(limit);
         self
@@ -201,7 +201,7 @@ impl<'c> Query<'c> {
     }
 }
 
-/// Adds the batch size to a `find` ("Mapping OP_QUERY behavior to the find command limit and batchSize fields" of Find,
+/// Adds the batch size to a `find` ("Mapping OP_QUERY behavior to the find command limit and batchSize fields" in Find,
 /// getMore and killCursors Commands). A single batch holds all documents up to the limit.
 fn put_batch_size(find: &mut RawDocumentBuf, size: Option<i32>) -> Result<(), ClientError> {
     let limit = whole_number(find, "limit").ok().flatten();
@@ -238,7 +238,7 @@ impl<'c> IntoFuture for Query<'c> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not serialize the filter, the pipeline or the options.
-    /// [`ClientError::InvalidOption`] if time limits conflict. Otherwise the errors of [`Client::run`].
+    /// [`ClientError::InvalidOption`] if time limits conflict. Otherwise the errors from [`Client::run`].
     ///
     /// # Cancel safety
     ///

@@ -25,7 +25,7 @@ pub(crate) struct Repeating<T, E> {
     last_error: Option<LastError<E>>,
     /// Aborts the transaction of a call that is dropped before it completes.
     open: OpenCall,
-    /// Applies the time limit to all operations of the session.
+    /// Applies the time limit to all operations in the session.
     _limited: LimitedCall,
 }
 

@@ -52,15 +52,15 @@ impl Client {
     ///
     /// A write that was executed without meeting its write concern is an error: see
     /// [`ClientError::write_concern_error`]. This applies to [`Operation::write`], and to an [`Operation::read`] whose
-    /// aggregation writes its result (Read and Write Concern, "Errors"). If the server refused statements of an
+    /// aggregation writes its result (Read and Write Concern, "Errors"). If the server refused statements in an
     /// [`Operation::write`] (`writeErrors`), the error is [`ClientError::Write`]. For [`Operation::new`], the client
     /// returns the reply without inspecting it, so the caller must check both fields.
     ///
     /// With the write concern `w: 0`, the server sends no reply to `insert`, `update`, `delete` and `bulkWrite`, and
     /// this method returns `{ ok: 1 }`. The server replies to all other commands.
     ///
-    /// The client adds `lsid` and the other fields of the session, `$clusterTime`, `$readPreference`, and the read
-    /// concern and write concern from the options. The command's document must not contain `lsid`, `txnNumber` or
+    /// The client adds `lsid` and the session's other fields, `$clusterTime`, `$readPreference`, and the read concern
+    /// and write concern from the options. The command's document must not contain `lsid`, `txnNumber` or
     /// `$clusterTime`.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Client {
     /// The same as for [`Pool::run`](crate::Pool::run): nothing is lost, but it is unknown whether the server executes
     /// the command. The operation's server session can be used again once the connection has been drained. If the
     /// connection is closed instead, the session is ended on the server (`endSessions`), in the background. For an
-    /// operation of a transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
+    /// operation in a transaction behind a load balancer, see [`Session`](super::Session#cancel-safety).
     #[track_caller]
     pub fn run<'c>(
         &'c self,
@@ -192,7 +192,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Begins the observation of the operation.
+    /// Begins observing the operation.
     #[inline]
     fn observe(&mut self) {
         let Self { client, operation, site, .. } = self;
@@ -224,7 +224,7 @@ impl<'a> Running<'a> {
         observation.within(replied).await
     }
 
-    /// Starts the clock of the time limit, and determines the state that all attempts share.
+    /// Starts the clock for the time limit, and determines the state that all attempts share.
     #[inline]
     fn begin(&mut self) -> Result<(), ClientError> {
         let (client, operation) = (self.client, &mut self.operation);
@@ -297,7 +297,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Returns the reply of the first attempt.
+    /// Returns the reply to the first attempt.
     #[inline]
     fn reply(&mut self, reached: Reached<Selected>) -> Result<RawDocumentBuf, ClientError> {
         let Reached { reply, connection, server } = reached;
@@ -305,7 +305,7 @@ impl<'a> Running<'a> {
         self.checked(reply, &server)
     }
 
-    /// Returns the reply. If it reports failed statements of a write, returns their errors instead.
+    /// Returns the reply. If it reports failed statements in a write, returns their errors instead.
     #[inline]
     fn checked(&self, reply: RawDocumentBuf, server: &Server) -> Result<RawDocumentBuf, ClientError> {
         let is_write = matches!(self.operation.kind, Kind::Write { .. });

@@ -28,7 +28,7 @@ use crate::pool::error::Labels;
 use crate::pool::runtime::{Boxed, Process};
 
 impl Client {
-    /// Starts a session for the application, or for an operation of several commands.
+    /// Starts a session for the application, or for an operation with several commands.
     pub(super) fn start_session_as(
         &self,
         options: &SessionOptions,
@@ -48,14 +48,14 @@ impl Client {
 ///
 /// Pass the session to an operation with [`Operation::session`](crate::Operation::session). A session runs one
 /// operation at a time. Dropping it aborts its transaction in the background, and gives its identifier back for reuse.
-/// In a forked child, dropping a session of the parent does not touch the transaction.
+/// In a forked child, dropping one of the parent's sessions does not touch the transaction.
 ///
 /// # Cancel safety
 ///
 /// It is unknown whether the server executes a cancelled operation, but the operation's transaction can continue.
 /// Behind a load balancer, the transaction cannot continue, because the cancellation closes its connection, and the
 /// server then aborts it. Later operations and the commit then fail with
-/// [`SessionError::TransactionCutOff`](super::SessionError), which has the label `TransientTransactionError`:
+/// [`SessionError::TransactionCutOff`](super::SessionError), which has the `TransientTransactionError` label:
 /// [`with_transaction`](Self::with_transaction) repeats the transaction, and callers that do not use it must abort the
 /// transaction first.
 ///
@@ -109,7 +109,7 @@ impl Session {
         self.explicit.lock().cluster_time().map(RawDocument::to_owned)
     }
 
-    /// Returns the time of the session's newest operation.
+    /// Returns the time of the session's latest operation.
     #[must_use]
     pub fn operation_time(&self) -> Option<Timestamp> {
         self.explicit.lock().operation_time()
@@ -136,7 +136,7 @@ impl Session {
         (state.is_pinned(), state.is_dirty())
     }
 
-    /// Advances the cluster time to the time of another session, if that is newer.
+    /// Advances the cluster time to that of another session, if that is newer.
     ///
     /// # Errors
     ///
@@ -145,8 +145,8 @@ impl Session {
         Ok(self.explicit.lock().advance_cluster_time(cluster_time)?)
     }
 
-    /// Advances the operation time to the time of another session, if that is newer, so that this session sees the
-    /// effects of the other session.
+    /// Advances the operation time to that of another session, if that is newer, so that this session sees the effects
+    /// of the other session.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.explicit.lock().advance_operation_time(time);
     }
@@ -218,10 +218,10 @@ impl Session {
         self.end(End::Abort, Some(Limit::of(limit).start()), Location::caller())
     }
 
-    /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
+    /// Aborts the transaction. The command's errors are not reported: the server aborts the transaction when it
     /// expires.
     ///
-    /// Behind a load balancer, the abort waits while a cursor of the transaction is closing, for as long as the time
+    /// Behind a load balancer, the abort waits while a cursor in the transaction is closing, for as long as the time
     /// limit allows. Without a limit, it waits for at most `serverSelectionTimeoutMS`, and then uses another
     /// connection.
     ///
@@ -309,7 +309,7 @@ impl Session {
     /// Like [`with_transaction_options`](Self::with_transaction_options), but returns the error type of `body`, which
     /// may be the application's own type.
     ///
-    /// The transaction is repeated if a source of the error has the label `TransientTransactionError`: see the example
+    /// The transaction is repeated if a source of the error has the `TransientTransactionError` label: see the example
     /// at [`BodyError`]. If the compiler cannot infer the error type, name it: `with_transaction_as::<MyError, _, _>`.
     ///
     /// # Errors

@@ -163,7 +163,7 @@ impl Spans {
 
 /// A span, which ends when this value is dropped.
 pub(super) struct Span {
-    /// The span in a subscriber of `tracing`.
+    /// The span in a `tracing` subscriber.
     read: Option<tracing::Span>,
     /// The span in an OpenTelemetry tracer.
     #[cfg(feature = "opentelemetry")]

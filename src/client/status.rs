@@ -17,7 +17,7 @@ use crate::telemetry::{PoolSnapshot, Source, sealed};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStatus {
-    /// The specification's name of the topology's type, such as `ReplicaSetWithPrimary`.
+    /// The specification's name for the topology's type, such as `ReplicaSetWithPrimary`.
     pub topology_type: &'static str,
     /// The name of the replica set, if it is known.
     pub set_name: Option<String>,
@@ -31,7 +31,7 @@ pub struct ClientStatus {
 pub struct ServerStatus {
     /// The address, `host:port`.
     pub address: Arc<str>,
-    /// The specification's name of the server's type, such as `RSPrimary`.
+    /// The specification's name for the server's type, such as `RSPrimary`.
     pub server_type: &'static str,
     /// The average time of a hello; `None` if it is unknown.
     pub average_round_trip_time: Option<Duration>,

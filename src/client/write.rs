@@ -69,7 +69,7 @@ impl Client {
         self.write(database, collection).add_all(Kind::Insert, documents)
     }
 
-    /// Prepares updates of a collection. Each is a statement of the server's `update` command: `q`, `u` and options
+    /// Prepares updates to a collection. Each is a statement for the server's `update` command: `q`, `u` and options
     /// such as `multi` and `upsert`. Await the value to send them.
     ///
     /// The client does not inspect `u`: without operators such as `$set`, it replaces the whole document.
@@ -83,7 +83,7 @@ impl Client {
         self.write(database, collection).add_all(Kind::Update, statements)
     }
 
-    /// Prepares deletes from a collection. Each is a statement of the server's `delete` command: `q`, `limit` and
+    /// Prepares deletes from a collection. Each is a statement for the server's `delete` command: `q`, `limit` and
     /// options. Await the value to send them.
     #[track_caller]
     pub fn delete<'c>(
@@ -233,12 +233,12 @@ impl<'c> Write<'c> {
         self.add(Kind::Insert, document.into())
     }
 
-    /// Adds a statement of the `update` command, such as `{ q: { _id: 1 }, u: { $set: { paid: true } } }`.
+    /// Adds a statement for the `update` command, such as `{ q: { _id: 1 }, u: { $set: { paid: true } } }`.
     pub fn update(self, statement: impl Into<Cow<'c, RawDocument>>) -> Self {
         self.add(Kind::Update, statement.into())
     }
 
-    /// Adds a statement of the `delete` command, such as `{ q: { _id: 1 }, limit: 1 }`.
+    /// Adds a statement for the `delete` command, such as `{ q: { _id: 1 }, limit: 1 }`.
     pub fn delete(self, statement: impl Into<Cow<'c, RawDocument>>) -> Self {
         self.add(Kind::Delete, statement.into())
     }
@@ -265,7 +265,7 @@ impl<'c> Write<'c> {
         self
     }
 
-    /// Sets additional fields of each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`.
+    /// Sets additional fields in each command, such as `bypassDocumentValidation`, `let`, `comment` or `writeConcern`.
     /// The value can be anything that serde serializes as a document. `let` applies to updates and deletes: inserts in
     /// the same bulk are sent without it. A field that the command already has, such as `ordered`, is refused.
     pub fn options(mut self, fields: impl Serialize) -> Self {

@@ -49,7 +49,7 @@ pub(super) const LONG_TO_DECOMPRESS: usize = 1024 * 1024;
 /// caller that stops partway loses nothing, and another caller may continue ([`drain`](Self::drain)).
 pub(super) struct Channel {
     pub(super) transport: Transport,
-    /// The limits of requests.
+    /// The limits on requests.
     pub(super) limits: Limits,
     /// The maximum length of a message in bytes, compressed or not.
     pub(super) most_received: u32,
@@ -175,8 +175,8 @@ impl From<WireError> for ExchangeError {
 impl Channel {
     /// Creates a channel with [`HANDSHAKE_LIMITS`].
     ///
-    /// `appended` holds the BSON elements that every command carries, including hello and the commands of
-    /// authentication ([`server_api::elements`](crate::endpoint::wire::server_api::elements)).
+    /// `appended` holds the BSON elements that every command carries, including hello and the authentication commands
+    /// ([`server_api::elements`](crate::endpoint::wire::server_api::elements)).
     pub fn new(transport: Transport, appended: Arc<[u8]>) -> Self {
         Self {
             transport,

@@ -27,7 +27,7 @@ use crate::text::milliseconds::limit_for_server;
 ///
 /// # Added elements
 ///
-/// wharf appends `$db`, the declared API of [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not
+/// wharf appends `$db`, the API declared in [`Options::server_api`] and, with a time limit, `maxTimeMS`. It does not
 /// search the document for these fields, so the document must not contain them. If a field appears twice, the behaviour
 /// is undefined, and usually an error (Run Command specification, "RunCommand implementation details").
 #[derive(Clone, Copy)]

@@ -420,7 +420,7 @@ impl EndpointConnection {
         self.outcome(limit)
     }
 
-    /// Authenticates again at the server's request, within the limit of the command.
+    /// Authenticates again at the server's request, within the command's limit.
     pub(super) async fn authenticate_again(&mut self, limit: Limit) -> Result<(), Box<CommandError>> {
         let deadline = match limit {
             Limit::Until { at, limit } => match at.checked_duration_since(Instant::now()) {
@@ -471,7 +471,7 @@ impl EndpointConnection {
         &self.identity.address
     }
 
-    /// Returns the server's reply to the handshake of this connection. The reply holds the connection's limits.
+    /// Returns the server's reply to this connection's handshake. The reply holds the connection's limits.
     #[must_use]
     pub fn hello(&self) -> &HelloReply {
         &self.identity.hello

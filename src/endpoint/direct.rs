@@ -96,8 +96,8 @@ impl DirectConnection {
     ///
     /// [`CommandError`] distinguishes a command that the server refused, a command whose outcome is unknown, and a
     /// command that was not sent. After a [`Network`](CommandError::Network) or [`Wire`](CommandError::Wire) error, and
-    /// after a timeout of a command that was sent, the connection's [`condition`](EndpointConnection::condition) is no longer
-    /// [reusable](Condition::Reusable).
+    /// after a command that was sent times out, the connection's [`condition`](EndpointConnection::condition) is no
+    /// longer [reusable](Condition::Reusable).
     ///
     /// # Cancel safety
     ///
@@ -119,8 +119,8 @@ impl DirectConnection {
     /// Runs `command` on `database`, and returns the server's reply, whether it reports success or not.
     ///
     /// The reply is borrowed from the connection's buffer, so nothing is allocated in the steady state. The buffer
-    /// keeps the memory of a large reply until the next command. The connection does not authenticate again, even if
-    /// the server asks it to.
+    /// keeps the memory allocated for a large reply until the next command. The connection does not authenticate again,
+    /// even if the server asks it to.
     ///
     /// # Errors
     ///

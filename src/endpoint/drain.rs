@@ -26,8 +26,8 @@ mod tests;
 /// How many bytes of a large reply are read and discarded at a time.
 const DISCARDED_AT_A_TIME: usize = 64 * 1024;
 
-/// The maximum length in bytes of a reply that is kept and searched for a cursor. The limit bounds the memory of many
-/// connections that are drained at the same time.
+/// The maximum length in bytes of a reply that is kept and searched for a cursor. The limit bounds the memory used by
+/// many connections that are drained at the same time.
 const LONGEST_LOOKED_INTO: usize = 1024 * 1024;
 
 /// The length of the prefix that shows whether a reply may answer a query. It ends with the name of the cursor's first

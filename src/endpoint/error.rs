@@ -38,7 +38,7 @@ pub enum CommandError {
     #[error("command on {origin} failed: {source}")]
     #[non_exhaustive]
     Server {
-        /// The connection and server of the command.
+        /// The command's connection and server.
         origin: Box<Origin>,
         /// The server's error.
         source: Box<ServerError>,
@@ -48,7 +48,7 @@ pub enum CommandError {
     #[error("connection to {origin} failed during a command: {source}")]
     #[non_exhaustive]
     Network {
-        /// The connection and server of the command.
+        /// The command's connection and server.
         origin: Box<Origin>,
         /// The operating system's error, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), or
         /// [`TimedOut`](io::ErrorKind::TimedOut).
@@ -59,7 +59,7 @@ pub enum CommandError {
     #[error("command on {origin} did not finish {}: {source}", InTime(*limit))]
     #[non_exhaustive]
     Timeout {
-        /// The connection and server of the command.
+        /// The command's connection and server.
         origin: Box<Origin>,
         /// The time that the command was allowed; zero if only the server had a limit.
         limit: Duration,
@@ -71,7 +71,7 @@ pub enum CommandError {
     #[error("wire protocol error on a connection to {origin}: {source}")]
     #[non_exhaustive]
     Wire {
-        /// The connection and server of the command.
+        /// The command's connection and server.
         origin: Box<Origin>,
         /// What is wrong with the command or the reply.
         source: Cause,
@@ -81,7 +81,7 @@ pub enum CommandError {
     #[error("connection to {origin} was lost before the command was sent: {source}")]
     #[non_exhaustive]
     Lost {
-        /// The connection and server of the command.
+        /// The command's connection and server.
         origin: Box<Origin>,
         /// The operating system's error, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof), or
         /// [`InvalidData`](io::ErrorKind::InvalidData) for unexpected bytes.
@@ -92,7 +92,7 @@ pub enum CommandError {
     #[error("connection to {origin} cannot be reused after an earlier failure or cancellation")]
     #[non_exhaustive]
     NotReusable {
-        /// The connection and server of the command.
+        /// The command's connection and server.
         origin: Box<Origin>,
     },
     /// The server asked the connection to authenticate again (error 391), and the authentication failed. The server
@@ -100,7 +100,7 @@ pub enum CommandError {
     #[error("connection to {origin} could not authenticate again: {source}")]
     #[non_exhaustive]
     Reauthentication {
-        /// The connection and server of the command.
+        /// The command's connection and server.
         origin: Box<Origin>,
         /// The authentication error.
         source: Arc<AuthenticationError>,
@@ -166,8 +166,8 @@ pub struct Origin {
     pub connection_id: Option<u64>,
     /// The server's number for the connection, as in the server's log, if the server reported it.
     pub server_connection_id: Option<i64>,
-    /// The generation of the connection: of its service in load-balanced mode, otherwise of its pool. `None` without a
-    /// pool. An error from an older generation says nothing about the server's current state.
+    /// The connection's generation: that of its service in load-balanced mode, otherwise that of its pool. `None`
+    /// without a pool. An error from an older generation says nothing about the server's current state.
     pub generation: Option<u64>,
     /// The service behind the load balancer.
     pub service_id: Option<ServiceId>,

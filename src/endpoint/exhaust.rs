@@ -114,12 +114,12 @@ impl Connection<Endpoint> {
 }
 
 impl Replies<'_, Connection<Endpoint>> {
-    /// Like `next` on the replies of a [`DirectConnection`], but also returns when the pool is cleared with
+    /// Like `next` on a [`DirectConnection`]'s replies, but also returns when the pool is cleared with
     /// `interruptInUseConnections`.
     ///
     /// # Errors
     ///
-    /// The errors of `next` on the replies of a [`DirectConnection`], and [`OperationError::Interrupted`].
+    /// The errors from `next` on a [`DirectConnection`]'s replies, and [`OperationError::Interrupted`].
     ///
     /// # Cancel safety
     ///

@@ -33,7 +33,7 @@ crate::pool::error::debug_as_sentence!(ForeignProtocolError);
 const START: usize = 64;
 
 impl ForeignProtocolError {
-    /// Returns the protocol that the first bytes of an answer suggest, if they cannot begin a message of MongoDB's
+    /// Returns the protocol that the first bytes of an answer suggest, if they cannot begin a message in MongoDB's
     /// protocol.
     ///
     /// Four characters of text would announce a length of at least 151 million bytes, so text is never mistaken for a

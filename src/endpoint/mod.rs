@@ -11,8 +11,8 @@
 //! Commands then run as exchanges. An exchange belongs to the channel rather than to the task that is waiting for it.
 //! When a command is cancelled, the pool drains the connection (`drain`).
 //!
-//! The `channel` does not interpret the bytes of the `transport`. It compresses between encoding and writing, and
-//! decompresses between reading and decoding.
+//! The `channel` does not interpret the bytes that the `transport` carries. It compresses between encoding and writing,
+//! and decompresses between reading and decoding.
 
 use std::fmt;
 use std::sync::Arc;
@@ -400,8 +400,8 @@ impl Endpoint {
         })
     }
 
-    /// Returns how long one command of a handshake may take. If the connection is opened in the background, each
-    /// command has a limit (CSOT, "Background Connection Pooling").
+    /// Returns how long one handshake command may take. If the connection is opened in the background, each command has
+    /// a limit (CSOT, "Background Connection Pooling").
     ///
     /// A connection that is opened for a check-out outlives the check-out, so the operation's `timeoutMS` does not
     /// limit its opening. `socketTimeoutMS` limits it only if `timeoutMS` is not set and `connectTimeoutMS` is zero.
@@ -440,7 +440,7 @@ struct OpenContext<'a> {
     connection_id: u64,
     /// The pool's generation, or 0.
     generation: u64,
-    /// How long each command of the handshake may take, in addition to the limit for the whole handshake.
+    /// How long each handshake command may take, in addition to the limit for the whole handshake.
     each_command: Option<ConnectTimeoutError>,
     /// Receives the connection's service in load-balanced mode.
     identify: Option<&'a (dyn Fn(ServiceId) + Sync)>,

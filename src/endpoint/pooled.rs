@@ -393,7 +393,7 @@ pub enum OperationError {
     /// There was no connection to run the command on.
     #[error(transparent)]
     CheckOut(#[from] CheckOutError),
-    /// There was no connection to run the command on within `timeoutMS` or, for an operation of a
+    /// There was no connection to run the command on within `timeoutMS` or, for an operation on a
     /// [`Client`](crate::Client) with `timeoutMS`, within `serverSelectionTimeoutMS`.
     #[error("no connection within {limited_by} ({}): {source}", Milliseconds(*limit))]
     #[non_exhaustive]

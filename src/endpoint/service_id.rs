@@ -1,4 +1,4 @@
-//! Conversions between the pool's identifier of a service and BSON's object ID.
+//! Conversions between the pool's identifier for a service and BSON's object ID.
 
 use bson::oid::ObjectId;
 

@@ -83,8 +83,8 @@ async fn connection_without_load_balancing_has_no_service() {
     assert_eq!(connection.hello().service_id, None);
 }
 
-/// In a forked child, the value that waits for the drain belongs to the parent. Dropping it would take a lock that a
-/// thread of the parent may hold.
+/// In a forked child, the value that waits for the drain belongs to the parent. Dropping it would take a lock that one
+/// of the parent's threads may hold.
 #[tokio::test]
 async fn connection_that_is_abandoned_after_a_fork_leaves_alone_what_waits_for_its_drain() {
     #[derive(Debug)]

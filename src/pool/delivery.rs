@@ -8,7 +8,7 @@
 //!   same time, and a slow subscriber delays only its own caller.
 //! - From the *queue* ([`Delivery::publish`], or [`Delivery::emit`] and [`Delivery::deliver`]): this is for all other
 //!   events, which may be emitted under a lock, and for every event that is emitted by a call from inside a subscriber.
-//!   These events are delivered one at a time, in the order of emission.
+//!   These events are delivered one at a time, in order of emission.
 //!
 //! # The order
 //!
@@ -16,17 +16,17 @@
 //! inside the delivery of A. Then the delivery of A finishes before the delivery of B begins. Other events are
 //! unordered, and may be delivered at the same time.
 //!
-//! This is the order that a pool needs. The events of a check-out are emitted one after the other. So are the events of
-//! a connection, because a thread passes the connection on only after it has emitted its event. When an event of the
-//! pool itself precedes another event, the later event is emitted by a thread that has seen the change to the pool.
+//! This is the order that a pool needs. A check-out's events are emitted one after the other. So are a connection's
+//! events, because a thread passes the connection on only after it has emitted its event. When an event of the pool
+//! itself precedes another event, the later event is emitted by a thread that has seen the change to the pool.
 //!
 //! A single word, `busy`, keeps the two ways in order. It is true if and only if an event is queued or being delivered
-//! from the queue. It changes only under the lock of the queue. A caller delivers inline if `busy` is false. If it is
-//! true, the caller first waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent
+//! from the queue. It changes only under the queue's lock. A caller delivers inline if `busy` is false. If it is true,
+//! the caller first waits for the events that are queued at that time ([`Delivery::deliver_inline`]). So frequent
 //! events never enter the queue, and the queue empties no matter how many callers emit such events. In the steady
 //! state, callers do not deliver each other's events.
 //!
-//! The four cases of A before B:
+//! The four cases in which A precedes B:
 //!
 //! - Both inline: the call that emits A returns only after A is delivered.
 //! - A inline, B queued: the same holds. If B is emitted inside A's delivery, see "Embargoes" below.
@@ -42,14 +42,14 @@
 //!
 //! Step 1 happens before step b, because of steps 2 and a. So step b reads the value that step 1 stored, or a later
 //! value (coherence; the store in step 1 can be relaxed). If step b reads true, the caller goes to the queue, where A
-//! comes before it. If step b reads false, it reads the value that step 4 stored, or a later value. The Release of step
-//! 4 and the Acquire of step b order the delivery of A before step c. With a weaker ordering at step 4 or at step b,
+//! comes before it. If step b reads false, it reads the value that step 4 stored, or a later value. The Release in step
+//! 4 and the Acquire in step b order the delivery of A before step c. With a weaker ordering at step 4 or at step b,
 //! B's subscriber might not see the writes of A's subscriber.
 //!
 //! # Embargoes
 //!
 //! An event that is emitted inside an inline delivery is queued, and must not be delivered before that delivery has
-//! finished. Another thread may hold the role of the deliverer. So the queued event is placed under an *embargo*:
+//! finished. Another thread may hold the role of deliverer. So the queued event is placed under an *embargo*:
 //!
 //! | inline delivery | deliverer |
 //! | --- | --- |
@@ -83,7 +83,7 @@
 //! - D-2 (waiting callers are woken): while the role is free, no caller is waiting. A waiting caller stays in `waiting`
 //!   until the deliverer removes it under the lock. The deliverer then gives it exactly one verdict.
 //! - D-3 (the queue is bounded): each event that was left behind was at most `room` positions from the front when its
-//!   caller left. The queue therefore holds at most `room` events, plus the events of the calls in progress.
+//!   caller left. The queue therefore holds at most `room` events, plus the events from the calls in progress.
 //! - D-4 (a caller is delayed by a bounded number of events): a waiting caller is delayed by at most the events in
 //!   front of its own, which D-3 bounds. A deliverer is delayed by `turn` events and then by at most the queued events,
 //!   which D-3 also bounds, because the first caller that queues another event takes over the role. A caller that
@@ -127,7 +127,7 @@
 //!
 //! A waiting caller blocks its thread, even a thread of an async runtime, because events are emitted where nothing can
 //! be awaited, such as in a `Drop`. It waits for subscribers, not for a lock. A thread inside a subscriber never waits,
-//! because it could be waiting for the very event that it is delivering, or for an event of another pool whose
+//! because it could be waiting for the very event that it is delivering, or for an event from another pool whose
 //! deliverer is waiting for this thread. So a call from inside a subscriber puts all its events into the queue. These
 //! events may exceed `room`; only the subscriber itself limits how many there are.
 
@@ -157,7 +157,7 @@ pub struct Share {
 /// No embargo: the event was not emitted inside an inline delivery.
 const NO_EMBARGO: u64 = 0;
 
-/// The delivery of a pool's events: inline, or from a queue by the caller that has the role of the deliverer.
+/// The delivery of a pool's events: inline, or from a queue by the caller that has the role of deliverer.
 pub struct Delivery<T> {
     share: Share,
     /// Whether an event is queued or being delivered from the queue (D-5). It hardly ever changes, so every CPU core

@@ -14,7 +14,7 @@ use crate::pool::service_id::ServiceId;
 /// An event of a pool or of one of its connections.
 ///
 /// The specification defines the names and the fields, except for the errors, the time that a connection was in use,
-/// and the times of the stages of its establishment. Durations are measured with a monotonic clock.
+/// and the stage times of its establishment. Durations are measured with a monotonic clock.
 /// [`Subscriber`](crate::Subscriber) describes the order of the events.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -25,7 +25,7 @@ pub enum PoolEvent {
     PoolCreated {
         /// The address that the pool connects to.
         address: Arc<str>,
-        /// The options of the pool. [`PoolOptions::non_default`] lists the options that differ from their default;
+        /// The pool's options. [`PoolOptions::non_default`] lists the options that differ from their default;
         /// [`PoolOptions::specified`] lists the options that were set.
         options: PoolOptions,
     },
@@ -45,7 +45,7 @@ pub enum PoolEvent {
         /// Whether connections in use and pending connections are interrupted.
         interrupt_in_use_connections: bool,
         /// The error that made the clear necessary ([`Clear::because`](crate::Clear::because)) or, in a forked child,
-        /// an error that names the fork. `None` if the caller of the clear did not give an error.
+        /// an error that names the fork. `None` if no error was given for the clear.
         error: Option<EventError>,
     },
     /// `PoolClosedEvent`: the pool was closed for good.

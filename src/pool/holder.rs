@@ -62,8 +62,8 @@ pub struct Holder {
     pub task_id: Option<u64>,
     /// The purpose of the use, as set by `Connection::pin_to`. `None` without a [`call_site`](Self::call_site).
     pub purpose: Option<Purpose>,
-    /// The generation in which the connection was created: the generation of its service in load-balanced mode,
-    /// otherwise of the pool. Without a [`call_site`](Self::call_site), always the generation of the pool.
+    /// The generation in which the connection was created: its service's generation in load-balanced mode, otherwise
+    /// the pool's. Without a [`call_site`](Self::call_site), always the pool's generation.
     pub generation: u64,
     /// The service that the connection belongs to, in load-balanced mode. `None` without a
     /// [`call_site`](Self::call_site).

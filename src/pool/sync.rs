@@ -81,7 +81,7 @@ pub(crate) use event_listener::{Event, EventListener};
 pub(crate) use events::{Event, EventListener};
 #[cfg(loom)]
 pub(crate) use patience::{Patience, made_progress};
-/// Waits for a step of another thread. That thread calls [`made_progress`] after the step.
+/// Waits for a step by another thread. That thread calls [`made_progress`] after the step.
 #[cfg(not(loom))]
 pub(crate) type Patience = Backoff;
 
@@ -211,8 +211,8 @@ pub use front::{Front, Placed};
 pub use slots::{SlotStack, Slots};
 pub use watch::Watch;
 
-/// A mutex that ignores poisoning. User code never runs under a lock of the pool, and the pool's own code panics only
-/// if a count is already wrong.
+/// A mutex that ignores poisoning. User code never runs under one of the pool's locks, and the pool's own code panics
+/// only if a count is already wrong.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 

@@ -15,7 +15,7 @@ const MOST: u64 = 10_000;
 /// Passes the metrics of a pool, or of all of a client's pools, to the `metrics` crate's recorder whenever
 /// [`publish`](Self::publish) is called.
 ///
-/// The names come from [`METRICS`]. Each metric has the label `pool` and the label of its [`Reading`]. The metrics of a
+/// The names come from [`METRICS`]. Each metric has the `pool` label and the label of its [`Reading`]. The metrics of a
 /// client also have the labels `server_address` and `server_port` (no port for a Unix socket).
 ///
 /// | | `pool` | after [`named("shop")`](Self::named) |
@@ -79,7 +79,7 @@ impl FacadeMetrics {
         Self { source: source.source(), name: None, series: Arc::default() }
     }
 
-    /// Sets the label `pool` of a pool, or the beginning of this label for each server of a client. From then on, this
+    /// Sets the `pool` label of a pool, or the beginning of this label for each server of a client. From then on, this
     /// value shares nothing with its earlier clones, because its series have a different label.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Self {
@@ -89,7 +89,7 @@ impl FacadeMetrics {
     /// Passes the metrics to the recorder. Returns whether the pool or the client still exists. If it no longer exists,
     /// the call only sets its gauges to zero.
     ///
-    /// This uses the recorder of the calling thread, if there is one, and the global recorder otherwise. The first call
+    /// This uses the calling thread's recorder, if there is one, and the global recorder otherwise. The first call
     /// passes on all times since the pools were built.
     pub fn publish(&self) -> bool {
         let read = self.source.read();

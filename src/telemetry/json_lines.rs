@@ -17,11 +17,11 @@ const CHUNK: usize = 64 * 1024;
 /// writer.
 ///
 /// Each line is an object. `type` is [`PoolEvent::name`]; the other fields are the event's own, with their names in the
-/// CMAP specification. A line has those of the following fields that apply: `address`, `options` (only those that
-/// differ from the default), `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`,
-/// `reason`, `error` (the text of the underlying error), `durationMS` (milliseconds with a fraction, exact to the
-/// nanosecond) and `stagesMS` (an object with the milliseconds of each stage of an establishment: `resolve`, `proxy`,
-/// `connect`, `tls`, `hello`, `authenticate`).
+/// CMAP specification. A line has whichever of the following fields apply: `address`, `options` (only those that differ
+/// from the default), `connectionId`, `serviceId` (24 hexadecimal digits), `interruptInUseConnections`, `reason`,
+/// `error` (the text of the underlying error), `durationMS` (milliseconds with a fraction, exact to the nanosecond) and
+/// `stagesMS` (an object with the milliseconds of each stage of an establishment: `resolve`, `proxy`, `connect`, `tls`,
+/// `hello`, `authenticate`).
 ///
 /// ```json
 /// {"type":"ConnectionCheckedOut","address":"localhost:27017","connectionId":1,"durationMS":0.004217}

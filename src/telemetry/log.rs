@@ -13,7 +13,7 @@ use crate::pool::runtime::{Subscriber, TARGET};
 use crate::text::logged::is_logged;
 use crate::text::printable::PrintableError;
 
-/// Logs every event through [`tracing`], at level `DEBUG` with the target `wharf::connection`.
+/// Logs every event through [`tracing`], at level `DEBUG` with the `wharf::connection` target.
 ///
 /// The messages and the keys come from the CMAP specification ("Connection Pool Logging"), in structured form:
 /// `serverHost`, `serverPort`, `driverConnectionId`, `serviceId`, `reason`, `error`, `durationMS`, and the options that

@@ -23,7 +23,7 @@ const SERVER_PORT: &str = "server.port";
 const STATE: &str = "db.client.connection.state";
 const OUTCOME: &str = "wharf.check_out.outcome";
 
-/// Exports the metrics of a pool, or of all pools of a client, through the OpenTelemetry API, until it is dropped.
+/// Exports the metrics of a pool, or of all of a client's pools, through the OpenTelemetry API, until it is dropped.
 ///
 /// The names come from the semantic conventions for database client connections (version 1.44, in which they all have
 /// the status "development"). Each metric has the `db.client.connection.pool.name` attribute. The metrics of a client
@@ -236,7 +236,7 @@ fn callback<T: 'static>(
     }
 }
 
-/// The state that the callbacks of one registration share.
+/// The state that one registration's callbacks share.
 struct Exported {
     source: Source,
     /// The application's name for the pool or the client.
@@ -283,7 +283,7 @@ struct OfPool {
 }
 
 impl OfPool {
-    /// Forgets the recorded times of a pool that no longer exists. Its counts are kept.
+    /// Forgets the times recorded for a pool that no longer exists. Its counts are kept.
     fn forget_times(&mut self) {
         (self.create_time, self.wait_time, self.use_time) = Default::default();
     }

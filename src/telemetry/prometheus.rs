@@ -1,4 +1,4 @@
-//! The metrics of pools in the Prometheus text format.
+//! Pool metrics in the Prometheus text format.
 
 use std::fmt::{self, Write};
 use std::iter::once;
@@ -10,7 +10,7 @@ use crate::pool::metrics::PoolMetrics;
 const BOUNDS: [f64; 11] = [5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0];
 
 /// Returns the metrics of pools, such as the result of [`Client::metrics`](crate::Client::metrics), in the Prometheus
-/// text format (version 0.0.4). The label `pool` holds the pool's address.
+/// text format (version 0.0.4). The `pool` label holds the pool's address.
 ///
 /// The histograms are passed on as they are, in buckets from 50 microseconds to a second, so nothing is lost between
 /// two scrapes.

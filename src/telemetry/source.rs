@@ -85,7 +85,7 @@ pub(super) struct PoolName<'a> {
 
 /// The state that an exporter keeps for each address.
 ///
-/// The counts of servers that have left are kept, because the monitoring system expects counters never to fall. They
+/// The counts for servers that have left are kept, because the monitoring system expects counters never to fall. They
 /// take about as much memory as the monitoring system uses for the series.
 pub(super) struct Series<T>(BTreeMap<Arc<str>, Entry<T>>);
 

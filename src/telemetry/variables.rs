@@ -1,4 +1,4 @@
-//! The environment variables of the logging specification ("Configurable Minimum Log Severity", "Configurable Log
+//! The environment variables from the logging specification ("Configurable Minimum Log Severity", "Configurable Log
 //! Destination").
 
 use std::env;
@@ -31,7 +31,7 @@ const ALL: &str = "MONGODB_LOG_ALL";
 /// `INFO`.
 ///
 /// wharf itself does not read levels from the environment: the returned levels are for the filter of the application's
-/// subscriber, for example `Targets` of `tracing-subscriber`, which accepts them directly.
+/// subscriber, for example `Targets` from `tracing-subscriber`, which accepts them directly.
 ///
 /// ```
 /// use wharf::telemetry::log_levels;
@@ -48,8 +48,8 @@ pub fn log_levels() -> [(&'static str, LevelFilter); 4] {
 /// log messages are appended. If the variable is not set, or if the file cannot be opened, the destination is standard
 /// error.
 ///
-/// wharf itself does not write there: the destination is for the application's subscriber, for example as the writer of
-/// `tracing-subscriber`.
+/// wharf itself does not write there: the destination is for the application's subscriber, for example as the writer
+/// for `tracing-subscriber`.
 #[must_use]
 pub fn log_output() -> Box<dyn Write + Send> {
     output_of(env::var_os("MONGODB_LOG_PATH"))
@@ -89,7 +89,7 @@ fn output_of(path: Option<OsString>) -> Box<dyn Write + Send> {
 mod tests {
     use super::*;
 
-    /// Returns the levels of the components command, topology, serverSelection and connection.
+    /// Returns the levels of the command, topology, serverSelection and connection components.
     fn levels(variables: &[(&str, &str)]) -> [LevelFilter; 4] {
         let value = |wanted| variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned());
         levels_of(value).map(|(_, level)| level)

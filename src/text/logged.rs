@@ -14,8 +14,8 @@ macro_rules! is_logged {
 
 pub(crate) use is_logged;
 
-/// Returns whether a logger of the `log` crate may read messages at this level. `tracing` sends messages to that logger
-/// only with the `log` feature, and only if it has never had a subscriber.
+/// Returns whether a logger from the `log` crate may read messages at this level. `tracing` sends messages to that
+/// logger only with the `log` feature, and only if it has never had a subscriber.
 ///
 /// Does not call foreign code.
 #[inline]

@@ -39,9 +39,9 @@ impl<T: fmt::Display> fmt::Display for PrintableError<T> {
 
 /// Text from a peer, or text that quotes a peer, in the form that an error stores, which is safe to print.
 ///
-/// Control characters, line breaks and changes of the text direction are escaped, as in `\n` and `\u{1b}`. The text is
-/// cut after 1,024 bytes. Text that was cut ends with the number of bytes that were left out. Every value of this type
-/// is escaped and cut.
+/// Control characters, line breaks and changes of text direction are escaped, as in `\n` and `\u{1b}`. The text is cut
+/// after 1,024 bytes. Text that was cut ends with the number of bytes that were left out. Every value of this type is
+/// escaped and cut.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PeerText(Box<str>);
 

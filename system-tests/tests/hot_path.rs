@@ -1,4 +1,4 @@
-//! The usual paths allocate nothing, except for the reply of a command.
+//! The usual paths allocate nothing, except for the reply to a command.
 
 #![cfg(not(loom))]
 

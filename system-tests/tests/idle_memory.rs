@@ -18,7 +18,7 @@ use wharf_testbed::counting::{TotalAllocator, total};
 static ALLOCATOR: TotalAllocator = TotalAllocator;
 
 /// The bound that the guide promises: three buffers of 64 KiB, 16 KiB for the hello's document, and a few KiB for the
-/// rest. The bound also covers the memory of the test's server.
+/// rest. The bound also covers the memory of the test server.
 const BOUND: usize = 256 * 1024;
 
 /// The memory that a client of one server keeps after one command, with three connections: the monitor's two, and one
@@ -94,7 +94,7 @@ fn answer(mut stream: TcpStream, answers: &[Vec<u8>; 3], told: &UnboundedSender<
             rest -= stream.read(&mut ignored[..rest.min(4096)]).unwrap();
         }
         let says = |word: &[u8]| start.windows(word.len()).any(|window| window == word);
-        // The tests of connections ignore these messages.
+        // The connection tests ignore these messages.
         let answer = match () {
             () if says(b"topologyVersion") => {
                 let _ = told.send(Told::Awaited);
@@ -180,8 +180,8 @@ fn request(body: &RawDocumentBuf) -> RawDocumentBuf {
     request
 }
 
-/// Creates clients of one deployment with this many servers, and runs a command with each client. Returns how many bytes
-/// each client keeps.
+/// Creates clients for one deployment with this many servers, and runs a command with each client. Returns how many
+/// bytes each client keeps.
 async fn kept_by_a_client(servers: usize) -> usize {
     let (sender, mut told) = unbounded_channel();
     let listeners: Vec<_> = (0..servers).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();

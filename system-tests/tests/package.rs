@@ -245,7 +245,7 @@ fn names_in_the_pages_for_newcomers_exist() {
     }
 }
 
-/// The tables of options name the items that set them in code.
+/// The option tables name the items that set them in code.
 #[test]
 fn names_of_options_in_code_are_public() {
     let (guide, public) = (read("src/guide/options.md"), read("public-api.txt"));

@@ -102,7 +102,7 @@ fn bomb(size: u32, blocks: usize) -> Vec<u8> {
 }
 
 /// Decompressing a small message that announces a large size takes that much memory only if the message delivers that
-/// many bytes, and never takes more than the maximum size of a message.
+/// many bytes, and never takes more than the maximum message size.
 #[cfg(feature = "zstd")]
 #[test]
 fn decompression_bomb_takes_no_memory() {

@@ -59,12 +59,12 @@ const NONE: usize = usize::MAX;
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        // Relaxed: the threads of the burst are joined before any waiter is woken.
+        // Relaxed: the burst's threads are joined before any waiter is woken.
         self.last.store(self.number, Ordering::Relaxed);
     }
 }
 
-/// The check-outs of a burst. A finished future keeps its memory until all futures have finished, so that freeing the
+/// The check-outs in a burst. A finished future keeps its memory until all futures have finished, so that freeing the
 /// memory does not affect the measurement.
 struct Waiters<F> {
     futures: Vec<Pin<Box<Option<F>>>>,

@@ -31,7 +31,7 @@ const IDLE: usize = 20;
 const USES: u32 = 40;
 const RENEWALS: u32 = 20;
 
-/// The figures of a subject, in the order of [`ROWS`]. `None` if the subject does not support the operation.
+/// A subject's figures, in the order of [`ROWS`]. `None` if the subject does not support the operation.
 type Column = Vec<Option<f64>>;
 
 const ROWS: [&str; 8] = [

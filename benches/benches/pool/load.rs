@@ -80,8 +80,8 @@ pub struct Length {
 pub struct Throughput {
     /// Wall-clock nanoseconds per check-out and check-in.
     pub nanos_per_op: f64,
-    /// Jain's index of the tasks' operations: 1 if all tasks performed the same number, 1/n if one of n tasks performed
-    /// them all.
+    /// Jain's index for the tasks' operations: 1 if all tasks performed the same number, 1/n if one of n tasks
+    /// performed them all.
     pub jain: f64,
     /// Tasks that were still waiting when they were abandoned.
     pub lost: usize,
@@ -197,7 +197,7 @@ impl Prefixes {
     }
 }
 
-/// Records the check-outs of a task, which calls it before and after each check-out.
+/// Records a task's check-outs; the task calls it before and after each one.
 trait Record: Send + 'static {
     /// Called right before the first poll.
     fn arrive(&mut self);
@@ -205,7 +205,7 @@ trait Record: Send + 'static {
     fn serve(&mut self, phase: u8);
 }
 
-/// Counts the check-outs of the measured phase.
+/// Counts the check-outs in the measured phase.
 #[derive(Default)]
 struct Count {
     served: u64,
@@ -249,7 +249,7 @@ struct Note {
 }
 
 impl Notes {
-    /// A lower bound for the cost of a check-out in a saturated case, in any pool.
+    /// A lower bound on the cost of a check-out in a saturated case, in any pool.
     const LEAST_COST: Duration = Duration::from_nanos(100);
 
     /// Returns the number of notes that each task makes if all tasks make the same number.

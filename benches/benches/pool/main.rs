@@ -16,7 +16,7 @@
 //! A subject is left out of the cases that it does not support; its module says why.
 //!
 //! A second series of rounds, `observed`, measures the same cases with metrics and subscribers; see the module
-//! `observed`. A third series, `cores`, measures how they scale from one core to all cores; see the module `cores`.
+//! `observed`. A third series, `cores`, measures how they scale from one core to all cores; see the `cores` module.
 //!
 //! # Duration
 //!
@@ -289,7 +289,7 @@ impl Arguments {
             if !argument.starts_with('-') {
                 filter = Some(argument);
             } else if !FLAGS.contains(&name) && !argument.contains('=') {
-                // The value of an option is not a filter.
+                // An option's value is not a filter.
                 arguments.next();
             }
         }

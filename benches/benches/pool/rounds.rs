@@ -10,7 +10,7 @@
 //! Virtual machines also run at different speeds, depending on where the host places their processors. A neighbour on
 //! the same physical core slows a processor down, and two processors that are far apart make every shared cache line
 //! expensive. The row of speed-ups shows how much the second core adds. The floor's threads do not share anything, so
-//! the floor's speed-up is the speed-up of the machine.
+//! the floor's speed-up is the machine's speed-up.
 
 use std::fs;
 use std::path::PathBuf;
@@ -125,7 +125,7 @@ impl Timed {
     }
 }
 
-/// The measurements of the rounds.
+/// The measurements from the rounds.
 pub struct Sheet {
     subjects: Vec<&'static str>,
     rows: Vec<Row>,

@@ -13,7 +13,7 @@ use super::Case;
 /// document.
 const BYTES: usize = 51 + 38;
 
-/// The client and the server of the commands. The server has its own thread, so that its allocations are not counted.
+/// The client and the server for the commands. The server has its own thread, so that its allocations are not counted.
 struct Place {
     client: Runtime,
     pool: Pool<Endpoint>,

@@ -59,7 +59,7 @@ impl Content {
     }
 }
 
-/// Returns a shop's order of about 250 bytes. Its field names repeat, and its numbers vary.
+/// Returns a shop order of about 250 bytes. Its field names repeat, and its numbers vary.
 fn document(number: u64) -> RawDocumentBuf {
     let mixed = |salt: u64| (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(salt as u32);
     let mut id = [0; 12];
@@ -78,7 +78,7 @@ fn document(number: u64) -> RawDocumentBuf {
     }
 }
 
-/// Returns a reply to hello with as many fields as a member of a replica set sends.
+/// Returns a reply to hello with as many fields as a replica set member sends.
 pub fn hello() -> Vec<u8> {
     let body = rawdoc! {
         "topologyVersion": { "processId": bson::oid::ObjectId::from_bytes([7; 12]), "counter": 6_i64 },

@@ -76,7 +76,7 @@ pub enum Place {
     Embedded,
     /// A mongod that is started for this run.
     Mongod,
-    /// Three members of a replica set that are started for this run.
+    /// A three-member replica set that is started for this run.
     ReplicaSet,
     /// The deployment that `MONGODB_URI` names.
     Given(Box<Options>),
@@ -158,7 +158,7 @@ impl Arguments {
         let argument = match invalid.option {
             "maxPoolSize" if self.max_pool_size.is_some() => "--max-pool-size",
             "minPoolSize" if self.min_pool_size.is_some() => "--min-pool-size",
-            // minPoolSize exceeds the maxPoolSize of the command line, but not the maxPoolSize of the connection
+            // minPoolSize exceeds the maxPoolSize from the command line, but not the maxPoolSize from the connection
             // string.
             "minPoolSize" if self.max_pool_size.is_some() => {
                 return Mistake(format!("--max-pool-size: below the minPoolSize of MONGODB_URI: {invalid}"));
@@ -179,7 +179,7 @@ where
     read.ok_or_else(|| Mistake(format!("{name} must be {} to {}, got {text:?}", range.start(), range.end())))
 }
 
-/// Returns the deployment of a connection string. Prints its warnings, but never a password.
+/// Returns the deployment that a connection string names. Prints its warnings, but never a password.
 fn given(uri: &str) -> Result<Place, Mistake> {
     let options = Options::parse(uri).map_err(|invalid| Mistake(format!("MONGODB_URI: {invalid}")))?;
     for warning in options.warnings() {

@@ -12,20 +12,20 @@ use wharf::{PoolEvent, Subscriber};
 
 /// How many events may queue for the writer: about a tenth of a second's worth at a million events a second.
 pub const ROOM: usize = 1 << 17;
-/// How often an idle writer looks for events. It polls, so that no task of the load has to wake it.
+/// How often an idle writer looks for events. It polls, so that none of the load's tasks has to wake it.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A file that receives every event as a line of JSON.
 ///
-/// The tasks of the load put their events into a queue, which takes tens of nanoseconds for each event. A separate
-/// thread turns the events into text and writes them. The tasks never wait for it: while the queue is full, new events
-/// are dropped and counted.
+/// The load's tasks put their events into a queue, which takes tens of nanoseconds for each event. A separate thread
+/// turns the events into text and writes them. The tasks never wait for it: while the queue is full, new events are
+/// dropped and counted.
 pub struct EventFile {
     queue: Arc<Queue>,
     thread: JoinHandle<io::Result<Written>>,
 }
 
-/// The totals of a finished event file.
+/// The totals for a finished event file.
 pub struct Written {
     pub events: u64,
     pub bytes: u64,
@@ -177,7 +177,7 @@ mod tests {
         let (open, let_go) = channel();
         let file = EventFile::start(Gate { reached, let_go, text: text.clone() }, 10).unwrap();
         let queue = file.queue.clone();
-        // The writer buffers the lines of the first events. Once its buffer is full, it waits at the gate.
+        // The writer buffers the lines for the first events. Once its buffer is full, it waits at the gate.
         let (mut sent, mut dropped) = (0, 0);
         let mut put = || {
             let is_put = queue.put(&event);

@@ -12,7 +12,7 @@ use wharf::client::{ClientStatus, TopologyEvent};
 use crate::load::{Load, Results, quantile};
 use crate::picture::{self, Moment, Server};
 
-/// The events of the servers as text, each with the time at which it happened.
+/// The servers' events as text, each with the time at which it happened.
 #[derive(Clone, Default)]
 pub struct Happenings(Arc<Mutex<Vec<(Instant, String)>>>);
 

@@ -70,7 +70,7 @@ impl Load {
         self.tasks.shutdown().await;
     }
 
-    /// Returns the measurements of all tasks.
+    /// Returns the measurements from all tasks.
     pub fn results(&self) -> Results {
         let mut all = Results::new();
         for recorder in &self.recorders {
@@ -80,7 +80,7 @@ impl Load {
     }
 }
 
-/// The measurements of tasks.
+/// The measurements from tasks.
 pub struct Results {
     /// The number of successful operations.
     pub operations: u64,
@@ -164,7 +164,7 @@ impl Successes {
     }
 }
 
-/// Runs one operation after another until `stop` is set. Each task of the load runs this function.
+/// Runs one operation after another until `stop` is set. Each of the load's tasks runs this function.
 async fn work(client: Client, number: u32, begun: Instant, stop: Arc<AtomicBool>, recorder: Arc<Mutex<Results>>) {
     let ping = rawdoc! { "ping": 1 };
     let find = rawdoc! { "find": COLLECTION, "filter": { "_id": i64::from(number % DOCUMENTS) } };

@@ -22,7 +22,7 @@ pub struct Moment {
     /// The longest time without a success so far.
     pub gap: Duration,
     pub servers: Vec<Server>,
-    /// The events of the servers since the last moment.
+    /// The servers' events since the last moment.
     pub happened: Vec<String>,
 }
 

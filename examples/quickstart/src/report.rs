@@ -23,7 +23,7 @@ pub struct Table<'r> {
     /// The pools at the end of the run.
     pub pools: &'r [PoolMetrics],
     pub counts: Counts,
-    /// The events of the servers.
+    /// The servers' events.
     pub happened: &'r [String],
     pub took: Duration,
     /// The number of tasks that used the client.

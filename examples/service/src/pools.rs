@@ -45,7 +45,7 @@ impl PoolRow {
         Self { holders: holders(pool), ..Self::of(&pool.metrics()) }
     }
 
-    /// Reads the metrics of a pool.
+    /// Reads a pool's metrics.
     #[must_use]
     pub fn of(metrics: &PoolMetrics) -> Self {
         let (status, check_outs, wait_time) = (metrics.status, &metrics.check_outs, metrics.check_outs.wait_time());

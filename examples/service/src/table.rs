@@ -95,7 +95,7 @@ const COLUMNS: [Column; 11] = [
 
 /// The minimum width of the address when only the most important columns are shown.
 const ADDRESS: usize = 8;
-/// The largest rank of the most important columns.
+/// The largest rank among the most important columns.
 const IMPORTANT: u8 = 2;
 /// The minimum width of the address when other columns are shown: the width of `127.0.0.1:27017`.
 const WHOLE_ADDRESS: usize = 15;

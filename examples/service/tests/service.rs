@@ -117,7 +117,7 @@ fn queried(query: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with("wharf_"))
 }
 
-/// Returns all queries of the dashboard.
+/// Returns all of the dashboard's queries.
 fn queries(value: &Value) -> Vec<&str> {
     match value {
         Value::Object(fields) => {
@@ -391,7 +391,7 @@ fn all_totals(totals: Vec<Value>) {
     }
 }
 
-/// Kills the primary while two requests are waiting for another batch of a cursor. Returns the times right before and
+/// Kills the primary while two requests are waiting for another batch from a cursor. Returns the times right before and
 /// right after the kill.
 fn kill_while_cursors_are_open(set: &ReplicaSet) -> (Instant, Instant) {
     let primary = set.primary().unwrap().unwrap();

@@ -18,7 +18,7 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 /// The time after which a hung test fails.
 const AGES: Duration = Duration::from_secs(60);
 
-/// Returns the path of an example. `cargo test` builds the examples before it runs any test.
+/// Returns the path to an example. `cargo test` builds the examples before it runs any test.
 fn example(name: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     let example = test.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -97,7 +97,7 @@ impl Drop for Shown {
 fn table_fits_the_terminal_and_is_no_wider() {
     for (columns, rows) in [(40, 12), (60, 24), (80, 24), (200, 60), (9, 2)] {
         let mut shown = Shown::start(columns, rows);
-        // Waits for three tables. The last two contain the numbers of an interval.
+        // Waits for three tables. The last two contain the numbers for an interval.
         let mut at = 0;
         for _ in 0..3 {
             at = shown.wait_for("POO", at);

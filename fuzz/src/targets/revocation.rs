@@ -80,7 +80,7 @@ fn is_within(part: &[u8], whole: &[u8]) -> bool {
     whole.as_ptr_range().start <= part.as_ptr_range().start && part.as_ptr_range().end <= whole.as_ptr_range().end
 }
 
-/// Corrects the length of the outermost element, which has two bytes in all seeds.
+/// Corrects the outermost element's length, which takes two bytes in all seeds.
 #[allow(clippy::ptr_arg, reason = "`Target::mend` has one type")]
 fn outer_length(bytes: &mut Vec<u8>) {
     let length = (bytes.len().saturating_sub(4) as u16).to_be_bytes();

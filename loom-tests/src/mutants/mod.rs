@@ -7,7 +7,7 @@
 //! [`instrument`] makes the replacements in a copy of the file, each as
 //! `if crate::pool::sync::mutant("name") { wrong } else { right }`. A single build, made by
 //! [`instrumented`](crate::instrumented), therefore contains all mutants. The environment variable `WHARF_MUTANT`
-//! selects one of them. The test `proof` does not need that build to check that each fragment is where the catalogue
+//! selects one of them. The `proof` test does not need that build to check that each fragment is where the catalogue
 //! says it is.
 //!
 //! # Fragments
@@ -71,7 +71,7 @@ pub fn catalogue() -> impl Iterator<Item = &'static Mutant> {
 }
 
 /// Returns whether the pool in this build contains a mutant. Each build has only one of the two ways to park, and
-/// therefore only the mutants of that way. A mutant that is not in the catalogue is assumed to be present.
+/// therefore only the mutants for that way. A mutant that is not in the catalogue is assumed to be present.
 pub fn is_present(mutant: &str) -> bool {
     let absent = match cfg!(feature = "event-listener-queue") {
         true => "pool/core/waitlist/own.rs",

@@ -117,8 +117,8 @@ impl Dice {
     }
 }
 
-/// A waker that panics without printing a message. Its payload takes no memory, because the pool leaks the payloads of
-/// panics: dropping them would also run foreign code.
+/// A waker that panics without printing a message. Its payload takes no memory, because the pool leaks panic payloads:
+/// dropping them would also run foreign code.
 struct Bomb;
 
 impl Wake for Bomb {
@@ -128,7 +128,7 @@ impl Wake for Bomb {
     }
 }
 
-/// The shared state of the threads.
+/// The threads' shared state.
 struct World {
     runtime: Handle,
     pools: [Mutex<Pool<Parcels>>; POOLS as usize],

@@ -38,13 +38,13 @@ occurrences! {
     Closed,
     /// Thousands of check-outs waited at once.
     Burst,
-    /// A check-out of a burst got a connection after waiting.
+    /// A check-out in a burst got a connection after waiting.
     ServedInBurst,
-    /// A check-out of a burst was dropped while others before and behind it kept waiting.
+    /// A check-out in a burst was dropped while others before and behind it kept waiting.
     CancelledInside,
-    /// A check-out of a burst was leaked while others before and behind it kept waiting.
+    /// A check-out in a burst was leaked while others before and behind it kept waiting.
     LeakedInside,
-    /// A check-out of a burst was polled with a new waker, and kept waiting.
+    /// A check-out in a burst was polled with a new waker, and kept waiting.
     WakerChanged,
     /// A ready pool was cleared while a burst was waiting.
     ClearedInBurst,
@@ -52,7 +52,7 @@ occurrences! {
     EndedAfterBurst,
     /// The last handle to a pool was dropped with the last check-out of its burst.
     EndedByBurst,
-    /// The check-outs of a burst were dropped by another thread.
+    /// The check-outs in a burst were dropped by another thread.
     DroppedElsewhere,
 }
 

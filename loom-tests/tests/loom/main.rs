@@ -6,7 +6,7 @@
 //!
 //! This takes about seven minutes on two cores, including the builds and the negative controls. `-- --nocapture` shows
 //! each model's bound and number of executions, and how each mutant was caught. `WHARF_LOOM_BOUND=4` (or `none`)
-//! replaces the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline,hits` runs only the controls of models whose
+//! replaces the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline,hits` runs only the controls for models whose
 //! paths begin with `inline` or `hits`, and fails if one of the words selects no control.
 //!
 //! A model checks one property, with two or three threads and one or two connections, and is named after the property.
@@ -20,13 +20,13 @@
 //! child process of that build, and requires the model to fail within a time limit, with an assertion, a race or a
 //! deadlock.
 //!
-//! Waiters park in one of two ways, selected by the `event-listener-queue` feature. A mutant of one way is tested only
+//! Waiters park in one of two ways, selected by the `event-listener-queue` feature. A mutant for one way is tested only
 //! in builds that use that way. All models can run with either way. To save time, CI runs only some of them with
-//! events: the models of waiting, of openers and of the wait list alone. With events, CI runs only the controls of the
-//! models of waiting, and the controls of the mutants that exist only with events. A wait takes more steps with events,
-//! so two models have a smaller bound with events, which the list below gives in parentheses. CI runs these two models
-//! only without events. In the models, an operation on an event is a single step (`src/pool/sync/events.rs`), and a
-//! thread that waits for another thread polls twice and then sleeps (`src/pool/sync/patience.rs`).
+//! events: the models of waiting, of openers and of the wait list alone. With events, CI runs only the controls for the
+//! models of waiting, and the controls for the mutants that exist only with events. A wait takes more steps with
+//! events, so two models have a smaller bound with events, which the list below gives in parentheses. CI runs these two
+//! models only without events. In the models, an operation on an event is a single step (`src/pool/sync/events.rs`),
+//! and a thread that waits for another thread polls twice and then sleeps (`src/pool/sync/patience.rs`).
 //!
 //! # A gap in loom
 //!
@@ -37,7 +37,7 @@
 //!
 //! # One waker
 //!
-//! `loom::future::block_on` polls with the same waker each time. But if the waker's table of functions is compiled into
+//! `loom::future::block_on` polls with the same waker each time. But if the waker's function table is compiled into
 //! more than one unit, a clone of the waker has a different table. `Waker::will_wake` then returns false, and a waiter
 //! that is polled again replaces its waker. So the `models` profile compiles everything as one unit. A waiter that
 //! `queued` has put into the queue gets a new waker at its next poll in any case.
@@ -48,8 +48,8 @@
 //! connection holds a loom cell, so a missing release or acquire causes a race, which loom also reports. The models
 //! keep their own counts in std's atomics. loom does not see these, so they do not order anything.
 //!
-//! Each model runs some of the following operations concurrently, and each mutant is tested with the operations of its
-//! model. `system-tests/tests/proof.rs` compares this table and the table of models with the code.
+//! Each model runs some of the following operations concurrently, and each mutant is tested with its model's
+//! operations. `system-tests/tests/proof.rs` compares this table and the table of models with the code.
 //!
 //! | run | public path | functions |
 //! | --- | --- | --- |
@@ -98,7 +98,7 @@
 //! | *take front* | `Front::take` | `Front::hold`, `release` |
 //! | *put front* | `Front::put` | the same |
 //!
-//! Like an application's threads, the threads of the models note their shard and the stack that they left there
+//! Like an application's threads, the models' threads note their shard and the stack that they left there
 //! (`src/pool/core/nearby.rs`). More tests of the notes are in `system-tests/tests/pool/nearby.rs` and
 //! `system-tests/tests/fork/`.
 //!

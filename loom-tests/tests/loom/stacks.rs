@@ -1,7 +1,7 @@
-//! Keeps the memory of stacks for reuse, which cuts the models' CPU time to 70 %.
+//! Keeps stack memory for reuse, which cuts the models' CPU time to 70 %.
 //!
 //! loom runs each thread of each execution on a new stack. The kernel would have to map, clear and unmap these stacks
-//! millions of times. So this binary has its own `mmap` and `munmap`, which take precedence over those of the C library.
+//! millions of times. So this binary has its own `mmap` and `munmap`, which take precedence over the C library's.
 
 #![allow(unsafe_code)]
 

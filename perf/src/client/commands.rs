@@ -71,7 +71,7 @@ fn on_frugal(arguments: &Client) -> Result<Vec<Claim>, Failure> {
     Ok(claims)
 }
 
-/// Measures all numbers of tasks in all rounds.
+/// Measures with each number of tasks in each round.
 pub(super) fn rounds(
     arguments: &Client,
     server: &Server,

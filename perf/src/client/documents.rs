@@ -34,7 +34,7 @@ pub const DATABASE: &str = "perf";
 pub const READ: &str = "documents";
 /// The collection that the inserts write to. It is dropped before each turn.
 pub const WRITTEN: &str = "written";
-/// Number of turns of each subject in a round, and number of queries in a turn. An insert takes the server longer than
+/// Number of turns for each subject in a round, and number of queries in a turn. An insert takes the server longer than
 /// a query, so a turn has only one insert.
 const TURNS: u32 = 20;
 const QUERIES: u32 = 4;
@@ -63,7 +63,7 @@ impl Work {
         }
     }
 
-    /// Returns the claimed limit for the ratio of the client's CPU time to that of each other subject.
+    /// Returns the claimed limit on the ratio of the client's CPU time to that of each other subject.
     fn limit(self) -> Limit {
         Limit::AtMost(match self {
             Self::Find | Self::Insert => 0.8,
@@ -79,7 +79,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// The arguments of a child.
+/// The arguments to a child.
 #[derive(Debug, Args)]
 pub struct Documents {
     #[command(flatten)]

@@ -29,7 +29,7 @@ use crate::statistics::median;
 use crate::subjects::Kind;
 
 const DATABASE: &str = "failover";
-/// The number of tasks of each client, and the time between the starts of two successive operations of a task.
+/// The number of tasks for each client, and the time between the starts of two successive operations in a task.
 const TASKS: u32 = 16;
 const PACE: Duration = Duration::from_millis(40);
 /// The minimum time that the load runs before the loss and after the next election.
@@ -64,7 +64,7 @@ impl Loss {
     }
 }
 
-/// The arguments of a child.
+/// The arguments to a child.
 #[derive(Debug, Args)]
 pub struct Failover {
     #[command(flatten)]
@@ -91,7 +91,7 @@ pub struct FailoverResult {
 /// A value for each loss: its name, and how to read it.
 type Value = (&'static str, fn(&FailoverResult) -> f64);
 
-/// How much longer a time may be before it counts as worse: a little more than the time between two operations of a
+/// How much longer a time may be before it counts as worse: a little more than the time between two operations in a
 /// task.
 const GRAIN: f64 = 0.05;
 
@@ -199,7 +199,7 @@ fn difference(client: f64, official: f64) -> f64 {
     if client == official { 0.0 } else { client - official }
 }
 
-/// Returns the time of a clock that all processes share.
+/// Returns the time on a clock that all processes share.
 fn monotonic() -> Result<Duration, Failure> {
     Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?.into())
 }

@@ -24,20 +24,20 @@ use crate::subjects::Kind;
 const PAUSE: Duration = Duration::from_millis(500);
 /// The maximum number of readings.
 const LOOKS: u32 = 20;
-/// The number of members of the replica set.
+/// The number of members in the replica set.
 const MEMBERS: usize = 3;
 
-/// The arguments of a child.
+/// The arguments to a child.
 #[derive(Debug, Args)]
 pub struct Memory {
     #[command(flatten)]
     child: crate::arguments::Child,
 }
 
-/// The memory of a client, as a child process reports it.
+/// A client's memory, as a child process reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MemoryResult {
-    /// Resident memory of the process per client, not counting mapped files.
+    /// The process's resident memory per client, not counting mapped files.
     pub bytes: f64,
 }
 
@@ -80,7 +80,7 @@ fn rounds(arguments: &Client, measured: &str, uri: &str) -> Result<Turns<MemoryR
     Ok(measurements)
 }
 
-/// Creates as many clients as the argument `connections` says, and prints how much memory each client takes.
+/// Creates as many clients as the `connections` argument says, and prints how much memory each client takes.
 pub fn child(arguments: &Memory) -> Result<(), Failure> {
     let child = &arguments.child;
     let runtime = load::runtime(child.workers)?;

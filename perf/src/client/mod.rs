@@ -29,9 +29,10 @@ pub enum Section {
     /// `Client::run_command`, compared with the pool on a mongod and with the official driver on a server that costs less
     /// than a client.
     Commands,
-    /// `find_one`, `insert_one` and `update_one` of a serde type, compared with raw operations and with the official driver.
+    /// `find_one`, `insert_one` and `update_one` with a serde type, compared with raw operations and with the official
+    /// driver.
     Typed,
-    /// A query of many documents in batches.
+    /// A query for many documents in batches.
     Cursor,
     /// The same query, read as owned values of a serde type.
     TypedCursor,
@@ -39,11 +40,11 @@ pub enum Section {
     BorrowedCursor,
     /// Inserts in bulk.
     Bulk,
-    /// `insert_many` of values of a serde type.
+    /// `insert_many` with values of a serde type.
     TypedBulk,
     /// A replica set that loses its primary.
     Failover,
-    /// The memory of idle clients.
+    /// The memory that idle clients use.
     Memory,
 }
 

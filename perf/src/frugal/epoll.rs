@@ -23,7 +23,7 @@ const OPERATION: i32 = 2013;
 const BEFORE_BODY: usize = 16 + 4 + 1;
 /// No request to this server is longer than this; the longest is hello.
 const REQUEST_CAPACITY: usize = 16 * 1024;
-/// The event numbers of the listener and of standard input. All other numbers stand for connections.
+/// The event numbers for the listener and for standard input. All other numbers stand for connections.
 const LISTENER: u64 = u64::MAX;
 const INPUT: u64 = u64::MAX - 1;
 
@@ -64,7 +64,7 @@ struct Server {
     ok: Vec<u8>,
     /// The reply to an insert or an update of one document.
     written: Vec<u8>,
-    /// The reply to a query of one item.
+    /// The reply to a query for one item.
     found: Found,
     delay: Option<Duration>,
     /// The delayed replies, earliest first.
@@ -79,7 +79,7 @@ struct Due {
     request: [u8; 4],
 }
 
-/// The reply to a query of one item by `_id`, and the position of the `_id` in the reply.
+/// The reply to a query for one item by `_id`, and the position of the `_id` in the reply.
 struct Found {
     reply: Vec<u8>,
     id: Range<usize>,

@@ -2,8 +2,8 @@
 //!
 //! The load is open: requests arrive at random instants, whether or not earlier ones were served. Each request needs a
 //! connection for one service time, and is useful if it completes by its deadline. A request keeps its connection until
-//! its work is done. Work that completes after the deadline is wasted. A subject's capacity is its rate of requests in
-//! a closed loop with one task for each connection.
+//! its work is done. Work that completes after the deadline is wasted. A subject's capacity is its request rate in a
+//! closed loop with one task for each connection.
 
 mod subjects;
 
@@ -247,7 +247,7 @@ async fn requests(work: &Work, arrivals: &[(Duration, bool)], deadline: Duration
     tasks.join_all().await
 }
 
-/// Pseudo-random numbers (xorshift64*), so that all subjects of a round see the same arrivals, scaled to their
+/// Pseudo-random numbers (xorshift64*), so that all subjects in a round see the same arrivals, scaled to their
 /// capacities.
 struct Random(u64);
 

@@ -22,7 +22,7 @@ use crate::client::resident;
 use crate::load;
 
 const THREADS: u64 = 16;
-/// The tasks of each runtime.
+/// The number of tasks on each runtime.
 const TASKS: u64 = 32;
 const WORKERS: usize = 2;
 /// The largest `maxPoolSize`. `ENOUGH` is the smallest `maxPoolSize` with which every thread and task can have a
@@ -150,7 +150,7 @@ pub fn soak(length: Duration, most: u64) -> Result<Half, Failure> {
         metrics,
         left: count(&counts.live),
         memory,
-        // Both counts include the descriptors of the runtimes, so a difference comes from the pools.
+        // Both counts include the runtimes' descriptors, so a difference comes from the pools.
         descriptors: Span { before, after: descriptors(before)? },
     })
 }

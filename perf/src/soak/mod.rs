@@ -40,7 +40,7 @@ pub struct Soak {
     check_outs: u64,
 }
 
-/// The counts of one half of the soak.
+/// The counts from one half of the soak.
 struct Half {
     name: &'static str,
     took: Duration,
@@ -143,8 +143,8 @@ fn descriptors(most: usize) -> Result<usize, Failure> {
     }
 }
 
-/// Waits until the warm-up of a half of this length ends, or until `is_over` returns true. Then returns the memory of
-/// the process.
+/// Waits until the warm-up for a half of this length ends, or until `is_over` returns true. Then returns the process's
+/// memory.
 fn memory_after_warm_up(length: Duration, is_over: impl Fn() -> bool) -> Result<f64, Failure> {
     let until = Instant::now() + length.mul_f64(WARM_UP);
     while Instant::now() < until && !is_over() {

@@ -20,7 +20,7 @@ use crate::load;
 const TASKS: u64 = 64;
 /// `maxPoolSize`: fewer connections than tasks.
 const MOST: u32 = 10;
-/// The time limit of a command. The server may be stopped for longer than this.
+/// The time limit for a command. The server may be stopped for longer than this.
 const LIMIT: Duration = Duration::from_secs(2);
 /// The server's error code for `MaxTimeMSExpired`: the server was stopped for too long while it ran a command.
 const MAX_TIME_EXPIRED: i32 = 50;
@@ -33,7 +33,7 @@ struct Counts {
     is_over: AtomicBool,
     served: AtomicU64,
     failed: AtomicU64,
-    /// The failures that the absence of the server does not explain.
+    /// The failures that the server's absence does not explain.
     unexpected: AtomicU64,
     cancelled: AtomicU64,
     /// Replies that belonged to another command.
@@ -105,7 +105,7 @@ pub fn soak(length: Duration) -> Result<Half, Failure> {
         metrics,
         left,
         memory,
-        // Both counts include the descriptors of the runtime, so a difference comes from the client.
+        // Both counts include the runtime's descriptors, so a difference comes from the client.
         descriptors: Span { before, after: descriptors(before)? },
     })
 }

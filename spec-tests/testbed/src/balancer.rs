@@ -1,8 +1,8 @@
 //! A load balancer in front of one server, which does not know about it.
 //!
-//! It removes `loadBalanced` from the hello of each connection, and adds a `serviceId` to the reply. The `serviceId` is
-//! derived from the ID of the server process (the load balancer tests of the specifications, "Test Runner
-//! Configuration"). All later bytes pass through unchanged.
+//! It removes `loadBalanced` from each connection's hello, and adds a `serviceId` to the reply. The `serviceId` is
+//! derived from the ID of the server process (the specifications' load balancer tests, "Test Runner Configuration").
+//! All later bytes pass through unchanged.
 
 use std::io;
 use std::net::SocketAddr;

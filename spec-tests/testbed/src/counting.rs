@@ -63,7 +63,7 @@ pub fn allocations<T>(run: impl FnOnce() -> T) -> (usize, T) {
     (ALLOCATIONS.get() - before, result)
 }
 
-/// Returns the number of allocations of this thread so far.
+/// Returns the number of allocations that this thread has made so far.
 pub fn so_far() -> usize {
     ALLOCATIONS.get()
 }
@@ -77,7 +77,7 @@ pub fn allocated<T>(run: impl FnOnce() -> T) -> (usize, T) {
 }
 
 /// Returns the number of bytes that this thread currently has allocated. The number is negative if the thread has freed
-/// more memory of other threads than it holds.
+/// more of other threads' memory than it holds.
 pub fn held() -> isize {
     BYTES.get().0
 }

@@ -1,8 +1,8 @@
 //! The two editions of the official suites, and all differences between them.
 //!
 //! The tests fetch the copy in PyMongo's source package. Its files come from an earlier commit, and some are edited.
-//! `WHARF_SUITES` may instead name a folder with the files of the specifications' newest commit, in the same
-//! subfolders. [`DIFFERENCES`] lists all differences, with the reasons. The test `suites` compares the list with the
+//! `WHARF_SUITES` may instead name a folder with the files from the specifications' newest commit, in the same
+//! subfolders. [`DIFFERENCES`] lists all differences, with the reasons. The `suites` test compares the list with the
 //! files if both editions are available.
 
 use std::path::PathBuf;
@@ -14,11 +14,11 @@ use crate::provision;
 pub enum Edition {
     /// The copy in PyMongo's source package.
     Fetched,
-    /// The files of the specifications' newest commit.
+    /// The files from the specifications' newest commit.
     Newest,
 }
 
-/// Returns the folder of all suites that the tests run.
+/// Returns the folder with all suites that the tests run.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! The certificates, proxies and scripted servers that wharf's tests run against, and the servers of `wharf-servers`.
+//! The certificates, proxies and scripted servers that wharf's tests run against, and the servers from `wharf-servers`.
 
 pub mod balancer;
 pub mod certificates;

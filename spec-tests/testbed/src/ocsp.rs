@@ -118,7 +118,7 @@ pub struct ResponseOptions {
     /// How many more seconds the response is valid for. If it has already expired, this is negative: minus the number
     /// of seconds since then.
     pub holds: Option<i64>,
-    /// Whether to change a bit of the signed part after signing.
+    /// Whether to change a bit in the signed part after signing.
     pub forged: bool,
     /// Where the response contains an unknown extension, if anywhere, and whether the extension is critical.
     pub extension: Option<(Place, bool)>,

@@ -42,7 +42,7 @@ enum Passage {
 /// The length of the queue of connections that the relay has not accepted yet.
 const BACKLOG: u32 = 1024;
 
-/// The counters of a relay.
+/// A relay's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Relayed {
     /// The number of connections accepted so far.

@@ -195,7 +195,7 @@ async fn receive(stream: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<H
     }
 }
 
-/// The request ID of all replies.
+/// The request ID in all replies.
 const REPLY: i32 = 1;
 
 /// Returns the bytes of the reply to the request with this header.

@@ -93,7 +93,7 @@ impl SocksProxy {
         self.address.port()
     }
 
-    /// Returns the requests of all clients whose negotiation has finished, in the order in which they finished.
+    /// Returns the requests from all clients whose negotiation has finished, in the order in which they finished.
     #[must_use]
     pub fn requests(&self) -> Vec<SocksRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -117,7 +117,7 @@ async fn accept(listener: TcpListener, options: Arc<SocksOptions>, requests: Arc
             let mut request = SocksRequest::default();
             let server = negotiate(&mut client, &options, &mut request).await;
             requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
-            // The client sees the end of its connection, so there is nothing to report.
+            // The client sees its connection end, so there is nothing to report.
             if let Ok(mut server) = server
                 && client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.is_ok()
             {

@@ -1,4 +1,4 @@
-//! The results table of the official suites. The tests print it even when they pass.
+//! The results table for the official suites. The tests print it even when they pass.
 //!
 //! Each test binary prints its own rows, and keeps them in a separate file beside the binaries. The tests of this package
 //! run last in `cargo test --workspace`, and print the rows of all test binaries.
@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct Row<'r> {
     /// The suite's folder.
     pub suite: &'r str,
-    /// The number of its files.
+    /// The number of files in the suite.
     pub files: usize,
     /// The number of cases in the suite's files.
     pub cases: usize,
@@ -74,7 +74,7 @@ pub fn show<'r>(rows: impl IntoIterator<Item = Row<'r>>, reasons: &str) {
 /// The first character of a line that contains a reason instead of a row.
 const REASON: char = '#';
 
-/// Adds lines to the file of this binary. The first lines of a process replace the lines of an earlier process.
+/// Adds lines to this binary's file. A process's first lines replace those from an earlier process.
 fn keep(lines: &str) -> io::Result<()> {
     static BEGUN: Mutex<bool> = Mutex::new(false);
     let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,8 +88,8 @@ fn keep(lines: &str) -> io::Result<()> {
     fs::OpenOptions::new().append(true).open(path)?.write_all(lines.as_bytes())
 }
 
-/// Returns the folder of the rows, which is next to the folder of the test binaries, and this binary's name without the
-/// hash that changes with each build.
+/// Returns the folder for the rows, which is next to the test binaries' folder, and this binary's name without the hash
+/// that changes with each build.
 fn place() -> io::Result<(PathBuf, String)> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let binary = std::env::current_exe()?;
@@ -123,7 +123,7 @@ fn whole_of(folder: &Path, run: &str) -> Option<String> {
     let mut paths: Vec<_> = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     let texts: Vec<_> = paths.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
-    // Ignores the rows of other runs.
+    // Ignores rows from other runs.
     let present = texts.iter().filter_map(|text| text.split_once('\n')).filter(|(of, _)| *of == run);
     let lines: Vec<_> = present.flat_map(|(_, lines)| lines.lines()).collect();
     let (mut rows, mut sum) = (String::new(), Row::passed("total", 0));

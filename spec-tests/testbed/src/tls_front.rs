@@ -135,7 +135,7 @@ async fn accept(
             };
             handshakes.lock().unwrap_or_else(PoisonError::into_inner).push(handshake);
             if let Ok(mut server) = TcpStream::connect(server).await {
-                // The client sees the end of its connection, so there is nothing to report.
+                // The client sees its connection end, so there is nothing to report.
                 let _ = copy_bidirectional(&mut client, &mut server).await;
             }
         });

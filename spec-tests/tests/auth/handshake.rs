@@ -22,7 +22,7 @@ fn library(name: &str, version: &str, platform: &str) -> DriverInfo {
     DriverInfo::new(name).version(version).platform(platform)
 }
 
-/// Returns the `client` documents of all handshakes so far.
+/// Returns the `client` documents from all handshakes so far.
 fn clients(server: &ScriptedServer) -> Vec<Document> {
     server.commands().iter().map(|command| command.get_document("client").unwrap().clone()).collect()
 }

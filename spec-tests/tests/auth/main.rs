@@ -23,7 +23,7 @@ mod scripted_scram;
 /// The time limit after which a hanging test fails.
 const AGES: Duration = Duration::from_secs(60);
 
-/// Returns the failure of an authentication, after checking the properties that all failures share.
+/// Returns the authentication failure, after checking the properties that all failures share.
 fn failure(error: &EstablishError) -> &AuthenticationError {
     assert_eq!((error.stage(), error.labels()), (Stage::Authenticate, Labels::NONE), "{error}");
     error.cause().downcast_ref().unwrap_or_else(|| panic!("another cause: {:?}", error.cause()))

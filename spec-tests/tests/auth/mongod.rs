@@ -8,7 +8,7 @@ use super::*;
 /// The names of both mechanisms.
 const BOTH: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
 
-/// A server that requires authentication, with the users of the specification's tests.
+/// A server that requires authentication, with the users from the specification's tests.
 struct Server {
     mongod: Mongod,
 }
@@ -54,7 +54,7 @@ async fn create(root: &mut DirectConnection, database: &str, name: &str, passwor
     run(root, database, command).await;
 }
 
-/// Returns the server that the tests of this file share while they run.
+/// Returns the server that the tests in this file share while they run.
 async fn shared() -> Arc<Server> {
     static SHARED: tokio::sync::Mutex<Weak<Server>> = tokio::sync::Mutex::const_new(Weak::new());
     let mut shared = SHARED.lock().await;

@@ -11,7 +11,7 @@ use wharf_testbed::tls_front::TlsFront;
 use super::scripted_scram::{Behaviour, PASSWORD, credential, hello, payload, replies, sasl, start};
 use super::*;
 
-/// Asserts that SCRAM-SHA-256 fails against a server with this behaviour, and returns the message of the cause.
+/// Asserts that SCRAM-SHA-256 fails against a server with this behaviour, and returns the cause's message.
 async fn refusal(behaviour: Behaviour) -> String {
     let server = start(behaviour).await;
     let error = connect(&server.address(), credential()).await.unwrap_err();
@@ -215,7 +215,7 @@ async fn connect_with_certificate(
     tokio::time::timeout(AGES, endpoint.connect()).await.unwrap()
 }
 
-/// Returns the endpoint of a client with a certificate, and the TLS front of the server.
+/// Returns the endpoint for a client with a certificate, and the server's TLS front.
 async fn through_tls(server: &ScriptedServer, credential: Credential) -> (Endpoint, TlsFront) {
     let certificates = Certificates::create().unwrap();
     let (file, version) = (certificates.file(Pem::Server), &tokio_rustls::rustls::version::TLS13);
@@ -391,7 +391,7 @@ async fn speculative_reply_is_removed_from_the_hello_reply() {
     assert!(document.get("speculativeAuthenticate").unwrap().is_none() && document.get("ok").unwrap().is_some());
 }
 
-/// Starts a server that requires reauthentication before it answers the first `ping` of a connection.
+/// Starts a server that requires reauthentication before it answers the first `ping` on a connection.
 async fn expiring(behaviour: Behaviour) -> ScriptedServer {
     let script = move || -> Script {
         let (mut reply, mut expired) = (replies(behaviour.clone()), false);

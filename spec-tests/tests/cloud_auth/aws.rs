@@ -1,4 +1,4 @@
-//! MONGODB-AWS: the sources of credentials, and their use by the client.
+//! MONGODB-AWS: the sources of credentials, and how the client uses them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -68,7 +68,7 @@ async fn credentials_come_from_the_environment() {
     let mut connection = connect(&server, credential(variables(&keys))).await.unwrap();
     connection.run_command("test", &find()).await.unwrap();
     assert_eq!(server.state().commands, ["hello", "saslStart", "saslContinue", "find"]);
-    // No message of MONGODB-AWS is sent along with hello.
+    // No MONGODB-AWS message is sent along with hello.
     assert_eq!(server.state().speculations, [None]);
 
     let server = server_with_token().await;

@@ -1,4 +1,4 @@
-//! The prose tests of MONGODB-AWS, "Cached Credentials". Endpoints with the same options share a cache. Where the
+//! The prose tests for MONGODB-AWS, "Cached Credentials". Endpoints with the same options share a cache. Where the
 //! specification clears the cache, a test creates a new endpoint. The specification's clients correspond to connections
 //! here.
 

@@ -9,9 +9,9 @@ const RELATIVE_URI: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
 const AUTHORIZATION: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
 const AUTHORIZATION_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
-/// A server that accepts the container's credentials, the agent that provides them, and the metadata service of the
-/// node. The server also accepts the node's credentials, so authentication succeeds with either service, and the tests
-/// check which one received requests.
+/// A server that accepts the container's credentials, the agent that provides them, and the node's metadata service.
+/// The server also accepts the node's credentials, so authentication succeeds with either service, and the tests check
+/// which one received requests.
 struct Node {
     server: Server,
     agent: HttpServer,

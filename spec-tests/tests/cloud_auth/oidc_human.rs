@@ -1,4 +1,4 @@
-//! The prose tests of MONGODB-OIDC, "Human Authentication Flow".
+//! The prose tests for MONGODB-OIDC, "Human Authentication Flow".
 
 use wharf::{Endpoint, Secret};
 

@@ -1,4 +1,4 @@
-//! The prose tests of MONGODB-OIDC, "Machine Authentication Flow".
+//! The prose tests for MONGODB-OIDC, "Machine Authentication Flow".
 
 use std::sync::{Arc, Mutex};
 

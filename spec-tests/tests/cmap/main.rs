@@ -1,4 +1,4 @@
-//! The tests of the CMAP specification, and additional tests in the same format.
+//! The CMAP specification's tests, and additional tests in the same format.
 //!
 //! The specification's `cmap-format` describes the files. Files with `style: unit` use connections without a server, in
 //! virtual time. The pool reads tokio's clock, which is paused while a task can run and then jumps to the next timer. A
@@ -8,7 +8,7 @@
 //! There is one test for each file. Another test compares the lists of tests with the folders, and fails if a file has
 //! no test or a test has no file. No file is skipped.
 //!
-//! Each thread of the format runs as a task. `waitForEvent` without a timeout waits for at most ten seconds.
+//! Each of the format's threads runs as a task. `waitForEvent` without a timeout waits for at most ten seconds.
 //!
 //! The newest files are run unchanged. `wharf_testbed::edition` lists how the fetched copy differs: one file has its
 //! events in an earlier order, and one file is missing. In place of the missing file, the test runs the equivalent case

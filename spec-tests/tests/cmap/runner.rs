@@ -1,4 +1,4 @@
-//! Runs the operations of a case on a pool, and compares the outcome.
+//! Runs a case's operations on a pool, and compares the outcome.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -89,7 +89,7 @@ struct Stage<E: Establish> {
     spoil: fn(&mut E::Connection),
 }
 
-/// A thread of the format, which is a task here.
+/// One of the format's threads, which is a task here.
 struct Thread {
     operations: mpsc::UnboundedSender<Value>,
     /// Cancels the current operation, and reports when it has stopped.

@@ -1,6 +1,6 @@
 //! The `connection_logging` suite, run by a client against a real server.
 //!
-//! The runner of the unified suites has no server with authentication, which one case needs. It also runs several
+//! The runner for the unified suites has no server with authentication, which one case needs. It also runs several
 //! clients at a time, whose connections it could not tell apart, because the messages name the server but not the
 //! client. Here, only one client exists in the process at a time.
 //!
@@ -24,7 +24,7 @@ use wharf_testbed::table::{Row, show};
 /// How long an operation may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The log messages of all pools of this process.
+/// The log messages from all pools in this process.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<BTreeMap<&'static str, Value>>>>);
 

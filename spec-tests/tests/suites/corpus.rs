@@ -14,7 +14,7 @@ fn bytes(hex: &Value) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// Decodes all values of a document, and encodes them again.
+/// Decodes all values in a document, and encodes them again.
 fn read_and_write(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     let raw = RawDocumentBuf::from_bytes(bytes).map_err(|error| error.to_string())?;
     let document = Document::try_from(raw).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
-//! The prose tests of the specifications. `prose.txt` lists each of them with the tests that run it, or with the reason
-//! why there are none.
+//! The specifications' prose tests. `prose.txt` lists each of them with the tests that run it, or with the reason why
+//! there are none.
 //!
-//! A line that begins with `==` names a document of the specifications: its path, the heading above its prose tests,
+//! A line that begins with `==` names a document in the specifications: its path, the heading above its prose tests,
 //! and the form of their titles. The titles are the innermost `headings`, the `sections` (headings of the next level),
 //! numbered `items`, or lines with `emphasis`; with `itself`, the heading is the only test. `none` says that the
 //! document has no prose tests.
@@ -10,7 +10,7 @@
 //! each on an indented line: the file, a space and the function. `not:` introduces the reason there is no test, and
 //! `but:` introduces the parts that the tests leave out.
 //!
-//! The package of the suites does not contain the documents. `WHARF_SPECIFICATIONS` names the folder `source` of the
+//! The package with the suites does not contain the documents. `WHARF_SPECIFICATIONS` names the `source` folder of the
 //! specifications' repository. If the variable is set, the titles are compared with the list. The list must also name
 //! every document that belongs to the specifications' tests, or that has a test plan or prose tests.
 
@@ -22,7 +22,7 @@ use wharf_testbed::table;
 
 const LIST: &str = include_str!("prose.txt");
 
-/// A document of the specifications.
+/// A document in the specifications.
 #[derive(Debug)]
 struct Text {
     path: &'static str,

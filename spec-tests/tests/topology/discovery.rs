@@ -189,7 +189,7 @@ fn run(name: &str, case: &Value) {
     }
 }
 
-/// The folders whose files are in the suite's own format. The test `unified` runs the other folders.
+/// The folders whose files are in the suite's own format. The `unified` test runs the other folders.
 const FOLDERS: [&str; 5] = ["errors", "rs", "sharded", "single", "load-balanced"];
 
 #[test]

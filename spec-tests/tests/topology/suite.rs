@@ -7,7 +7,7 @@ use bson::raw::CString;
 use bson::{RawBson, RawDocumentBuf};
 use serde_json::Value;
 
-/// Returns the JSON files below a folder of a suite, sorted, each with its name within the suite.
+/// Returns the JSON files below a folder in a suite, sorted, each with its name within the suite.
 pub fn files(suite: &str, folder: &str) -> Vec<(String, Value)> {
     let root = wharf_testbed::provision::suite(suite).expect("the official test suite");
     let mut found = Vec::new();

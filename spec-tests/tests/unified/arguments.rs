@@ -13,7 +13,7 @@ use crate::format::{Object, Operation};
 use crate::matching::bson;
 use crate::stop::Stop;
 
-/// The arguments of an operation that have not been read yet.
+/// An operation's arguments that have not been read yet.
 pub struct Arguments {
     /// The name of the operation that the arguments belong to.
     of: String,

@@ -3,7 +3,7 @@
 use crate::arguments::Arguments;
 use crate::clients::Session;
 
-/// The inputs of a method call.
+/// The inputs to a method call.
 pub struct Call<'s> {
     pub arguments: Arguments,
     pub session: Option<&'s mut Session>,
@@ -12,7 +12,7 @@ pub struct Call<'s> {
     pub raw_data: bool,
 }
 
-/// Runs the builder that a method returns, for a handle of either client.
+/// Runs the builder that a method returns, for a handle from either client.
 macro_rules! call {
     ($handle:expr, $call:ident, |$of:ident| $builder:expr) => {
         match $handle {

@@ -29,7 +29,7 @@ use crate::stop::Stop;
 /// How long a case may take.
 const CASE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The state that the operations of a case share.
+/// The state that a case's operations share.
 pub struct Case {
     pub environment: Arc<Environment>,
     /// The kind of client that the case uses.
@@ -86,7 +86,7 @@ pub enum Returned {
     Nothing,
     /// A value. It is matched as a root-level document if it is a document.
     Value(Bson),
-    /// The documents of a cursor, each of which is matched as a root-level document.
+    /// The documents from a cursor, each of which is matched as a root-level document.
     Documents(Vec<Document>),
     Cursor(Box<Cursor>),
     Changes(Box<Changes>),
@@ -144,7 +144,7 @@ impl Case {
         for data in file.initial_data.iter().flat_map(|data| &data.0) {
             environment.set_up(data).await?;
         }
-        // If the file has no initial data, empty its collections: otherwise the case would find the documents of the
+        // If the file has no initial data, empty its collections: otherwise the case would find the documents from the
         // other client's earlier run.
         if file.initial_data.is_none() {
             for collection in &file.collections() {
@@ -168,8 +168,8 @@ impl Case {
             }
             Ok(())
         };
-        // Only messages and spans from this task are kept: they come from the commands of the case, not from the
-        // runner's monitors.
+        // Only messages and spans from this task are kept: they come from the case's commands, not from the runner's
+        // monitors.
         let ended = if test.expect_log_messages.is_some() {
             tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(case.messages.clone())).await
         } else if test.expect_spans.is_some() {
@@ -321,8 +321,8 @@ impl Case {
         self.execute_and_return_error(operation).await.map(drop)
     }
 
-    /// Runs an operation, and checks its result or error. Returns the expected error that it raised, for the callback
-    /// of a transaction.
+    /// Runs an operation, and checks its result or error. Returns the expected error that it raised, for a
+    /// transaction's callback.
     pub fn execute_and_return_error<'c>(
         self: &'c Arc<Self>,
         operation: &'c Operation,
@@ -342,7 +342,7 @@ impl Case {
             }
             match (outcome, &operation.expect_error) {
                 (Err(error), Some(expected)) => error.check(expected, &**self).map_err(place)?,
-                // In a callback, the error of an operation without expectations becomes the error of the transaction.
+                // In a callback, the error from an operation without expectations becomes the transaction's error.
                 (Err(error), None) if !operation.is_in_callback => return Err(place(error.describe())),
                 (Err(_), None) => {}
                 (Ok(_), Some(expected)) if self.timeout_by_chance && expected.is_timeout_error == Some(true) => {}
@@ -416,7 +416,7 @@ impl Case {
         };
         let observed =
             || -> Vec<Observed> { client.events.lock().unwrap().iter().filter(is_of_type).cloned().collect() };
-        // An event of a background task, such as `killCursors`, may arrive a little later.
+        // An event from a background task, such as `killCursors`, may arrive a little later.
         _ = until(Duration::from_secs(2), || observed().len() >= expected.events.len()).await;
         let observed = observed();
         let names = || -> Vec<_> { observed.iter().map(summary).collect() };
@@ -490,8 +490,8 @@ impl Case {
         matches(&Bson::Document(document(&expected.data)), Some(&values.into()), true, self)?;
         let failure = actual.values.get("failure").and_then(Bson::as_str);
         match (expected.failure_is_redacted, failure) {
-            // The text of a failure that is not redacted contains the server's message and begins with where the
-            // failure occurred. Only redacted text begins with these words.
+            // A failure's text that is not redacted contains the server's message and begins with where the failure
+            // occurred. Only redacted text begins with these words.
             (Some(is_redacted), Some(text)) if is_redacted != text.starts_with("the server refused the command") => {
                 Err(format!("failureIsRedacted must be {is_redacted}, got {text}"))
             }

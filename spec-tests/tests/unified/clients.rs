@@ -34,7 +34,7 @@ pub enum Which {
     Blocking,
 }
 
-/// A value of either client.
+/// A value from either client.
 #[derive(Clone)]
 pub enum Of<P, S> {
     Pooled(P),
@@ -49,7 +49,7 @@ pub type Session = Of<client::Session, Apart<single::Session>>;
 pub type Cursor = Of<client::Cursor<Document>, Apart<single::Cursor<Document>>>;
 pub type Changes = Of<client::ChangeStream<Document>, Apart<single::ChangeStream<Document>>>;
 
-/// Evaluates the same expression for a value of either client.
+/// Evaluates the same expression for a value from either client.
 macro_rules! either {
     ($value:expr, |$of:ident| $same:expr) => {
         match $value {
@@ -59,7 +59,7 @@ macro_rules! either {
     };
 }
 
-/// Converts a value of either client into another value of the same client.
+/// Converts a value from either client into another value from the same client.
 macro_rules! map {
     ($value:expr, |$of:ident| $made:expr) => {
         match $value {
@@ -135,7 +135,7 @@ fn argument<'de, D: Deserializer<'de>, T: Argument>(deserializer: D) -> Result<O
 
 type Take<E> = Arc<dyn Fn(&E) + Send + Sync>;
 
-/// The receivers of a client's events, one for each kind of event that the client observes.
+/// The receivers for a client's events, one for each kind of event that the client observes.
 #[derive(Default)]
 pub struct Subscribers {
     pub commands: Option<Take<CommandEvent>>,
@@ -163,7 +163,7 @@ macro_rules! build {
     }};
 }
 
-/// Applies the options of an entity to a handle.
+/// Applies an entity's options to a handle.
 macro_rules! with_options {
     ($of:expr, $options:expr) => {{
         let (mut of, options) = ($of, $options);
@@ -348,7 +348,7 @@ impl Session {
                 let runtime = tokio::runtime::Handle::current();
                 apart(|| {
                     session.value().with_transaction_options(options, |lent| {
-                        // The operations of the body look up the session by name, so it is moved out, and a new session
+                        // The operations in the body look up the session by name, so it is moved out, and a new session
                         // stands in for it.
                         let stand_in = lent.client().start_session().run()?;
                         let moved = Session::Single(Apart::of(std::mem::replace(lent, stand_in)));

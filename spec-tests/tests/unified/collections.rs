@@ -12,7 +12,7 @@ use crate::format::Object;
 use crate::results::{self, bulk, names};
 use crate::stop::Stop;
 
-/// Returns the builder of a change stream.
+/// Returns the builder for a change stream.
 macro_rules! watch {
     ($call:ident, $of:ident) => {
         options!(

@@ -12,7 +12,7 @@ use crate::clients::{Bucket, Of, apart};
 use crate::format::Object;
 use crate::stop::Stop;
 
-/// Runs the builder that a method returns, for a bucket of either client.
+/// Runs the builder that a method returns, for a bucket from either client.
 macro_rules! call {
     ($bucket:expr, $arguments:ident, |$of:ident| $builder:expr) => {
         match $bucket {
@@ -123,7 +123,7 @@ fn source(source: &Object) -> Result<Vec<u8>, Stop> {
     bytes.ok_or_else(|| Stop::Broken(format!("{hex} is not hexadecimal")))
 }
 
-/// Extracts the client's error from the I/O error of a stream.
+/// Extracts the client's error from a stream's I/O error.
 fn client_error(error: io::Error) -> Stop {
     let text = error.to_string();
     match error.into_inner().map(|inner| inner.downcast::<ClientError>()) {

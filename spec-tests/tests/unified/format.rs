@@ -390,7 +390,7 @@ pub struct Operation {
     pub expect_result: Option<Value>,
     #[serde(default, deserialize_with = "set")]
     pub save_result_as_entity: Option<String>,
-    /// Whether the operation belongs to the callback of a transaction.
+    /// Whether the operation belongs to a transaction's callback.
     #[serde(skip)]
     pub is_in_callback: bool,
 }

@@ -5,7 +5,7 @@ use wharf_testbed::edition::Edition;
 
 use crate::clients::Which;
 
-/// Failing cases of a file.
+/// Failing cases in a file.
 pub struct Entry {
     /// The path without its extension.
     file: &'static str,
@@ -30,7 +30,7 @@ fn ledger() -> impl Iterator<Item = &'static Entry> {
     LEDGER.iter().filter(move |entry| entry.editions.contains(&edition))
 }
 
-/// Returns the entry of a case, if any.
+/// Returns the entry for a case, if any.
 pub fn entry(which: Which, file: &str, case: &str) -> Option<&'static Entry> {
     let is_of = |entry: &&Entry| entry.clients.contains(&which) && entry.file == file && entry.cases.contains(&case);
     ledger().find(is_of)

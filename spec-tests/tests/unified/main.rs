@@ -84,17 +84,17 @@ const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_managemen
 /// The suites that prefer the standalone, so that both deployments are busy for about the same time.
 const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
 
-/// The prefixes of the names of files whose cases set short limits: a few tens of milliseconds for a command, or 250 ms
-/// for a handshake that computes a key. On a busy machine, such a limit may expire although the command should have
-/// completed in time. A failing case is therefore run again, and must pass in most of [`RUNS`] runs. The tests print
-/// which cases were run again.
+/// The name prefixes of files whose cases set short limits: a few tens of milliseconds for a command, or 250 ms for a
+/// handshake that computes a key. On a busy machine, such a limit may expire although the command should have completed
+/// in time. A failing case is therefore run again, and must pass in most of [`RUNS`] runs. The tests print which cases
+/// were run again.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
 
 const RUNS: usize = 5;
 
 /// At most one case in this many may be run again. On a busy machine with two cores, about one case in a hundred is run
-/// again. If the limit of an option such as `socketTimeoutMS` sometimes expired too early, this would affect all cases
-/// with that option, about one in ten.
+/// again. If the limit set by an option such as `socketTimeoutMS` sometimes expired too early, this would affect all
+/// cases with that option, about one in ten.
 const ONE_RUN_AGAIN_IN: usize = 20;
 
 /// The error code of a member that is not the primary, or is not the primary yet.
@@ -109,7 +109,7 @@ const OF_THE_BLOCKING_CLIENT: &[&str] = &["crud"];
 /// client's cases before the replica sets do.
 const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot", "handshake/unified"];
 
-/// The log messages about topologies, of all clients of this process.
+/// The log messages about topologies, from all clients in this process.
 pub fn topology_messages() -> &'static Mutex<Vec<Message>> {
     static MESSAGES: OnceLock<Arc<Mutex<Vec<Message>>>> = OnceLock::new();
     MESSAGES.get_or_init(|| {
@@ -134,7 +134,7 @@ struct Row {
 
 type Rows = BTreeMap<(&'static str, Which), Row>;
 
-/// A file of a suite.
+/// A file in a suite.
 struct Loaded {
     suite: &'static str,
     name: String,
@@ -178,7 +178,7 @@ fn json_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Reads the files of a suite that are in the unified format.
+/// Reads the files in a suite that are in the unified format.
 fn load(suite: &'static str) -> Vec<Loaded> {
     let root = root();
     let fetched = changed_only().then(|| provision::fetched_suites().expect("the fetched suites"));
@@ -250,7 +250,7 @@ fn place<'e>(
     Err(format!("needs {}", why.unwrap_or_default()))
 }
 
-/// The cases of a file that run in one environment, with one of the clients.
+/// The cases in a file that run in one environment, with one of the clients.
 type Group<'f> = (&'f Loaded, Which, Vec<&'f Test>);
 
 type Queue<'f> = VecDeque<Group<'f>>;
@@ -268,7 +268,7 @@ struct Servers {
     _with_users: [Mongod; 2],
 }
 
-/// Starts a server that requires authentication, with the user `root`: a standalone, or the only member of a replica
+/// Starts a server that requires authentication, with the `root` user: a standalone, or the only member of a replica
 /// set.
 fn start_with_users(is_member: bool) -> Mongod {
     // The iteration count is the minimum, because each connection of a new client computes the key.
@@ -302,7 +302,7 @@ fn start(runtime: &tokio::runtime::Runtime) -> Servers {
         let one = ReplicaSetOptions { members: 1, ..ReplicaSetOptions::default() };
         let balanced = scope.spawn(|| ReplicaSet::start(one).unwrap());
         let with_users = [false, true].map(|is_member| scope.spawn(move || start_with_users(is_member)));
-        // One case of the versioned-api suite needs this parameter, which affects no other case.
+        // One case in the versioned-api suite needs this parameter, which affects no other case.
         let extra_args = ["--setParameter", "acceptApiVersion2=true"].map(Into::into).to_vec();
         let standalone = Mongod::start(MongodOptions { extra_args, ..MongodOptions::default() }).unwrap();
         (
@@ -365,7 +365,7 @@ fn unified_suites_pass() {
     let lacking: Mutex<BTreeSet<&str>> = Mutex::default();
     let newer = Edition::present().pick(&[][..], NEWER_SUITES);
     let files: Vec<Loaded> = SUITES.iter().chain(newer).flat_map(|suite| load(suite)).collect();
-    // The cases of a file stay together, grouped by environment.
+    // A file's cases stay together, grouped by environment.
     let mut queues: Vec<Queue<'_>> = servers.environments.iter().map(|_| VecDeque::new()).collect();
     let runs = |(loaded, which): &(&Loaded, Which)| {
         *which != Which::Blocking || OF_THE_BLOCKING_CLIENT.contains(&loaded.suite)

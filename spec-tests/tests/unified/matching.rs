@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::format::Object;
 
-/// Converts a value of a test file, which is extended JSON.
+/// Converts a value from a test file, which is extended JSON.
 pub fn bson(value: &Value) -> Bson {
     Bson::try_from(value.clone()).unwrap_or_else(|error| panic!("{value} is not extended JSON: {error}"))
 }

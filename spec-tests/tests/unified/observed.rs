@@ -25,7 +25,7 @@ use crate::stop::Stop;
 /// How long the runner waits for events and messages (the format's "waitForEvent").
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An event of a client.
+/// An event from a client.
 #[derive(Debug, Clone)]
 pub enum Observed {
     Command(CommandEvent),
@@ -337,7 +337,7 @@ pub struct Message {
 /// The target of the log messages about topologies. A message's `topologyId` says which client the message belongs to.
 pub const TOPOLOGY: &str = "wharf::topology";
 
-/// Keeps log messages of some targets.
+/// Keeps log messages with some targets.
 #[derive(Clone)]
 pub struct Kept {
     pub messages: Arc<Mutex<Vec<Message>>>,

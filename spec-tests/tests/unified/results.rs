@@ -39,7 +39,7 @@ pub fn bulk(written: &BulkWriteResult) -> Bson {
     result.into()
 }
 
-/// Returns the partial result that the error of a bulk write contains.
+/// Returns the partial result that a bulk write's error contains.
 pub fn partial_bulk(written: &Written) -> Bson {
     let upserted = written.upserted.iter();
     let upserted = upserted.map(|(place, id)| (place.to_string(), Bson::try_from(id.as_raw_bson_ref()).unwrap()));

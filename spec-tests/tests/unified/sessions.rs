@@ -46,7 +46,7 @@ fn transaction_options(options: &mut Arguments) -> Result<TransactionOptions, St
     options.end().map(|()| transaction)
 }
 
-/// Returns the format's name of a state.
+/// Returns the format's name for a state.
 pub fn state_name(state: TransactionState) -> &'static str {
     match state {
         TransactionState::None => "none",
@@ -94,8 +94,7 @@ pub async fn on_session(case: &Arc<Case>, held: &HeldSession, operation: &Operat
     Ok(Returned::Nothing)
 }
 
-/// Runs the operations of a callback once, and returns the session. The first error is checked here and ends the
-/// attempt.
+/// Runs a callback's operations once, and returns the session. The first error is checked here and ends the attempt.
 async fn body(
     case: &Arc<Case>,
     held: &HeldSession,

@@ -16,10 +16,10 @@ use crate::format::{Filled, Object, set};
 use crate::matching::{Entities, document, matches};
 use crate::observed::Values;
 
-/// A maximum length that no command of the suite exceeds.
+/// A maximum length that no command in the suite exceeds.
 const QUERY_TEXT: usize = 1_000_000;
 
-/// Which spans of a client are observed.
+/// Which of a client's spans are observed.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObserveTracing {
@@ -27,7 +27,7 @@ pub struct ObserveTracing {
     payload: Option<bool>,
 }
 
-/// The spans that a case expects of a client.
+/// The spans that a case expects from a client.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedSpans {
@@ -46,7 +46,7 @@ struct ExpectedSpan {
     nested: Option<Filled<ExpectedSpan>>,
 }
 
-/// A span of a client.
+/// A span from a client.
 #[derive(Debug, Clone)]
 struct Span {
     id: u64,
@@ -56,7 +56,7 @@ struct Span {
 }
 
 impl ExpectedSpans {
-    /// Checks the spans of a client, in the order in which they began.
+    /// Checks a client's spans, in the order in which they began.
     fn check(&self, spans: &[Span], entities: &dyn Entities) -> Result<(), String> {
         self.check_children(&self.spans.0, None, spans, entities).map_err(|error| format!("{error}; all: {spans:#?}"))
     }
@@ -110,7 +110,7 @@ impl ExpectedSpans {
     }
 }
 
-/// Collects the spans of a case that go to `tracing`. Span `n` is entry `n - 1`.
+/// Collects a case's spans that go to `tracing`. Span `n` is entry `n - 1`.
 #[derive(Clone, Default)]
 pub struct Collector(Arc<Mutex<Vec<Span>>>);
 
@@ -171,7 +171,7 @@ impl Collector {
     }
 }
 
-/// The spans of a client that go to an OpenTelemetry tracer.
+/// A client's spans that go to an OpenTelemetry tracer.
 #[derive(Default)]
 pub struct Exported {
     #[cfg(feature = "opentelemetry")]
@@ -179,7 +179,7 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// Returns the destination of a client's spans, and the tracing options of that client.
+    /// Returns the destination for a client's spans, and that client's tracing options.
     pub fn of(observe: Option<&ObserveTracing>) -> (Self, TracingOptions) {
         let options = TracingOptions::new();
         let Some(ObserveTracing { payload }) = observe else { return (Self::default(), options) };

@@ -14,7 +14,7 @@ use crate::results::{bulk_of_client, partial_bulk};
 pub enum Stop {
     /// The operation raised an error, which the case may expect.
     Raised(Box<ClientError>),
-    /// The arguments of the operation were refused, which the case may expect.
+    /// The operation's arguments were refused, which the case may expect.
     Refused(String),
     /// wharf, or this runner, lacks a feature that the case needs.
     Lacks(&'static str),
@@ -95,7 +95,7 @@ impl Stop {
         self.client_error().is_some_and(|error| error.has_label(label)) || self.responses().iter().any(in_reply)
     }
 
-    /// Checks an error against the assertions of a case. `expectResult` is the expected result of a partial success.
+    /// Checks an error against a case's assertions. `expectResult` is the expected result of a partial success.
     pub fn check(&self, expected: &ExpectedError, entities: &dyn Entities) -> Result<(), String> {
         let fails = |what: String| Err(format!("{what}: {}", self.describe()));
         let responses = self.responses();

@@ -19,7 +19,7 @@
 //! `tlsAllowInvalidCertificates` and `tlsAllowInvalidHostnames` pass unchanged: the result is a warning, and TLS with
 //! every check.
 //!
-//! `newer.rs` contains cases of the specification that the fetched suites lack.
+//! `newer.rs` contains cases from the specification that the fetched suites lack.
 #![cfg(not(loom))]
 #![cfg(all(feature = "snappy", feature = "zlib", feature = "zstd"))]
 

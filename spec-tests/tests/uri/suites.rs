@@ -10,7 +10,7 @@ use wharf_testbed::table::{Row, show};
 
 use super::values::{properties, value_of};
 
-/// Returns the cases of all files in a folder.
+/// Returns the cases from all files in a folder.
 pub fn cases(folder: &Path) -> Vec<Value> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
@@ -27,7 +27,7 @@ fn text(value: &Value) -> Option<&str> {
     value.as_str()
 }
 
-/// Parses the URI of a case, and asserts its validity. Returns `None` if it is invalid.
+/// Parses a case's URI, and asserts its validity. Returns `None` if it is invalid.
 fn outcome(case: &Value) -> Option<Options> {
     let uri = text(&case["uri"]).unwrap();
     match (Options::parse(uri), case["valid"].as_bool().unwrap()) {
@@ -38,7 +38,7 @@ fn outcome(case: &Value) -> Option<Options> {
     }
 }
 
-/// Asserts every field of a case of `connection_string` or `uri_options`.
+/// Asserts every field of a case from `connection_string` or `uri_options`.
 pub fn check(case: &Value) {
     let uri = text(&case["uri"]).unwrap();
     let fields = ["description", "uri", "valid", "warning", "hosts", "auth", "options"];
@@ -48,7 +48,7 @@ pub fn check(case: &Value) {
     if let Some(hosts) = case["hosts"].as_array() {
         check_hosts(uri, &options, hosts);
     }
-    // The cases of `uri_options` contain no hosts or users.
+    // The cases in `uri_options` contain no hosts or users.
     if case["hosts"].is_array() {
         check_user(uri, &options, &case["auth"]);
     }
@@ -108,7 +108,7 @@ fn check_hosts(uri: &str, options: &Options, expected: &[Value]) {
     }
 }
 
-/// Asserts every field of a case of `auth`.
+/// Asserts every field of a case from `auth`.
 pub fn check_auth(case: &Value) {
     let uri = text(&case["uri"]).unwrap();
     let fields = ["description", "uri", "valid", "credential"];
@@ -147,7 +147,7 @@ fn cases_of_uri_options_pass() {
     show([row("uri_options", Edition::present().pick(11, 12), cases.len())], "");
 }
 
-/// The valid cases of `auth` that wharf refuses: see "Cases that are not taken literally" in `main.rs`.
+/// The valid cases in `auth` that wharf refuses: see "Cases that are not taken literally" in `main.rs`.
 const REFUSED_SINCE: [&str; 2] = [
     "should use username and password if specified (MONGODB-AWS)",
     "should use username, password and session token if specified (MONGODB-AWS)",

@@ -75,7 +75,7 @@ impl Deployment {
         Self { with_tls, without_tls, _fronts: fronts, servers: scripted }
     }
 
-    /// Starts the deployment for a folder of the suite.
+    /// Starts the deployment for one of the suite's folders.
     async fn of_folder(folder: &str) -> Self {
         let hello = doc! {
             "ok": 1, "helloOk": true, "isWritablePrimary": true, "minWireVersion": 0, "maxWireVersion": 21,

@@ -1,6 +1,6 @@
 //! Deployments listed in DNS: the official cases, the prose tests, and additional cases.
 //!
-//! A name server in this process serves the records that the suite's README lists. One test runs all cases of the suite
+//! A name server in this process serves the records that the suite's README lists. One test runs all cases in the suite
 //! `srv_seedlist` and asserts the seeds and the options. Another test runs them with a client against scripted servers.
 //! It asserts which servers the client finds, and that a ping succeeds (`hosts`, `numHosts`, `ping`).
 //!

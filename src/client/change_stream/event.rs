@@ -5,7 +5,7 @@ use bson::{DateTime, Document, RawDocumentBuf, Timestamp};
 /// A change that a change stream of a [`Collection`](crate::Collection) or a [`Database`](crate::Database) returns. `T`
 /// is the type of the collection's documents.
 ///
-/// The pipeline of the stream may remove any field except `_id` and `operationType`. For events of another shape, use
+/// The stream's pipeline may remove any field except `_id` and `operationType`. For events of another shape, use
 /// [`Watch::typed`](super::Watch::typed).
 ///
 /// ```no_run

@@ -43,7 +43,7 @@ impl<T, C: AnyClient> Collection<T, C> {
     }
 }
 
-/// One of the writes of [`Collection::bulk_write`].
+/// One of the writes in [`Collection::bulk_write`].
 #[derive(Debug, Clone)]
 #[must_use = "a write is sent by bulk_write"]
 pub struct WriteModel {

@@ -37,7 +37,7 @@ const HAS_COMMAND: i32 = 25;
 const MESSAGE_OVERHEAD: usize = 1000;
 
 impl Client {
-    /// Prepares writes of any kind to any collections of any databases, in as few commands as the server's limits
+    /// Prepares writes of any kind to any collections in any databases, in as few commands as the server's limits
     /// allow. This method needs MongoDB 8.0, but [`Collection::bulk_write`] does not.
     ///
     /// ```no_run
@@ -281,7 +281,7 @@ impl BulkOperation {
     }
 }
 
-/// Converts a statement of `update` or `delete` into an operation of the `bulkWrite` command.
+/// Converts an `update` or `delete` statement into an operation for the `bulkWrite` command.
 fn operation(mut operation: RawDocumentBuf, statement: &RawDocument) -> Result<RawDocumentBuf, ClientError> {
     let mut multi = false;
     for field in statement {
@@ -510,7 +510,7 @@ pub struct ClientBulkWriteResult {
     pub verbose_results: Option<VerboseResults>,
 }
 
-/// The results of the successful writes of [`Client::bulk_write`], keyed by the positions of the writes.
+/// The results of the successful writes in [`Client::bulk_write`], keyed by the positions of the writes.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct VerboseResults {
@@ -550,7 +550,7 @@ pub struct ClientDeleteResult {
     pub deleted_count: u64,
 }
 
-/// Some writes of [`Client::bulk_write`] failed, or it is unknown whether they were executed.
+/// Some writes in [`Client::bulk_write`] failed, or it is unknown whether they were executed.
 #[derive(Clone, Error)]
 #[error("{}", self.sentence())]
 #[non_exhaustive]
@@ -561,7 +561,7 @@ pub struct ClientBulkWriteFailure {
     pub write_errors: BTreeMap<usize, WriteError>,
     /// The commands that were executed but did not meet their write concern.
     pub write_concern_errors: Vec<WriteConcernError>,
-    /// The error labels of the replies that report these errors, and the labels that the client adds.
+    /// The error labels from the replies that report these errors, and the labels that the client adds.
     pub labels: Labels,
     /// The error that stopped the operation, if a command failed as a whole or its results could not be fetched.
     #[source]
@@ -569,7 +569,7 @@ pub struct ClientBulkWriteFailure {
     pub(in crate::client) generated_ids: Vec<(usize, ObjectId)>,
     /// The labels in these replies that no specification defines.
     pub(in crate::client) other_labels: Vec<String>,
-    /// The server of the first error.
+    /// The server where the first error occurred.
     pub(in crate::client) address: Option<Arc<str>>,
     /// Whether a reply that reports success also reports that a time limit was exceeded.
     pub(in crate::client) is_timeout: bool,

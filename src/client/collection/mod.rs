@@ -109,7 +109,7 @@ macro_rules! settings {
 
 /// A client to which handles can belong: [`Client`], or [`single::Client`](crate::single::Client).
 pub trait AnyClient: sealed::Client {
-    /// The session of this client.
+    /// This client's session.
     type Session: sealed::Session;
 }
 

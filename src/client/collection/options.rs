@@ -85,7 +85,7 @@ macro_rules! options {
         filter
     ); };
     (@row $place:tt full_document) => { options!(@method $place "fullDocument" text
-        /// Sets whether the event of an update contains the whole document (`fullDocument`): `updateLookup`,
+        /// Sets whether the event for an update contains the whole document (`fullDocument`): `updateLookup`,
         /// `whenAvailable`, `required`.
         full_document
     ); };
@@ -103,7 +103,7 @@ macro_rules! options {
         hint
     ); };
     (@row $place:tt index_option_defaults) => { options!(@method $place "indexOptionDefaults" document
-        /// Sets the default options of the collection's indexes (`indexOptionDefaults`).
+        /// Sets the default options for the collection's indexes (`indexOptionDefaults`).
         index_option_defaults
     ); };
     (@row $place:tt language_override) => { options!(@method $place "language_override" text
@@ -243,7 +243,7 @@ macro_rules! options {
         validator
     ); };
     (@row $place:tt version) => { options!(@method $place "v" number
-        /// Sets the version of the index's format (`v`).
+        /// Sets the index format version (`v`).
         version
     ); };
     (@row $place:tt view_on) => { options!(@method $place "viewOn" text

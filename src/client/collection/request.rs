@@ -65,7 +65,7 @@ pub(super) struct Request<'c, C = Client> {
 }
 
 impl<'c, C> Request<'c, C> {
-    /// Creates a request from the document of a command.
+    /// Creates a request from a command's document.
     #[track_caller]
     pub fn new(client: &'c C, database: &'c str, settings: &'c Settings, body: Fields) -> Self {
         Self {
@@ -251,7 +251,7 @@ impl<'c, C: AnyClient> Request<'c, C> {
                 Some(concern) => self.body.add("writeConcern", &concern),
                 // The server's default is not sent (Read and Write Concern, "On the Wire").
                 None if self.client.running().options().write_concern.document().is_none() => {}
-                // Otherwise, the write concern of the client's options would be added.
+                // Otherwise, the write concern from the client's options would be added.
                 None => self.body.add("writeConcern", &RawDocumentBuf::new()),
             }
         }
@@ -335,7 +335,7 @@ impl CursorOptions {
     }
 }
 
-/// Returns the first document of the reply to a query, if there is one.
+/// Returns the first document in the reply to a query, if there is one.
 pub(super) fn first_of_batch<'r>(
     command: &'static str,
     reply: &'r RawDocument,
@@ -490,8 +490,8 @@ mod tests {
 
     use super::*;
 
-    /// glibc's allocator serves blocks of up to 1032 bytes from a per-thread cache. Larger blocks add about 3 % to
-    /// the time of an `insert_one`.
+    /// glibc's allocator serves blocks of up to 1032 bytes from a per-thread cache. Larger blocks add about 3 % to the
+    /// time that an `insert_one` takes.
     #[test]
     fn future_of_a_call_on_one_document_fits_into_a_block_of_the_threads_cache() {
         let client = Client::from_uri("mongodb://a").unwrap();

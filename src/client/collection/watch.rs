@@ -18,7 +18,7 @@ impl<T, C: AnyClient> Collection<T, C> {
 }
 
 impl<C: AnyClient> Database<C> {
-    /// Prepares a change stream that returns a [`ChangeStreamEvent`] for each change to any collection of the database:
+    /// Prepares a change stream that returns a [`ChangeStreamEvent`] for each change to any collection in the database:
     /// see [`Client::watch`](crate::Client::watch). `pipeline` contains the stages that process the changes. Pass `()`
     /// for no stages.
     #[track_caller]

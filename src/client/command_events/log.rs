@@ -1,4 +1,4 @@
-//! Log messages of commands, through [`tracing`].
+//! Log messages for commands, through [`tracing`].
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) fn is_enabled() -> bool {
     is_logged!(TARGET, Level::DEBUG)
 }
 
-/// Logs command events at level `DEBUG`, with the messages and keys of the specification.
+/// Logs command events at level `DEBUG`, with the messages and keys from the specification.
 pub(super) struct Log {
     most_logged: MostLogged,
 }

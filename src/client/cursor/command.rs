@@ -34,7 +34,7 @@ pub(super) struct OfCursor<'a> {
     from: TakenFrom,
 }
 
-/// Where the connection of an attempt comes from.
+/// Where an attempt's connection comes from.
 enum TakenFrom {
     Pool,
     /// From the cursor itself.

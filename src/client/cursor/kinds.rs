@@ -30,7 +30,7 @@ impl CursorType {
     }
 }
 
-/// The scope of `timeoutMS`, for operations that open cursors (`timeoutMode` of Client Side Operations Timeout).
+/// The scope of `timeoutMS`, for operations that open cursors (`timeoutMode` in Client Side Operations Timeout).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutMode {

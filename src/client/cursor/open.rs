@@ -122,7 +122,7 @@ impl OpenCursor<'_> {
         self
     }
 
-    /// Sets the limit of the query, if it has already started. Later batches use the limit of the operation.
+    /// Sets the query's limit, if it has already started. Later batches use the operation's limit.
     pub(in crate::client) fn started(mut self, limit: Option<Limit>) -> Self {
         self.started = limit;
         self
@@ -175,8 +175,8 @@ impl OpenCursor<'_> {
         // For a generic command, the application knows which options its `getMore` takes (Run Command,
         // "runCursorCommand").
         let takes_time = awaits_data || operation.kind == Kind::Command;
-        // The command is sent with its time limit only in these cases. Otherwise, the server would also apply the limit
-        // of the query to later batches.
+        // The command is sent with its time limit only in these cases. Otherwise, the server would also apply the
+        // query's limit to later batches.
         let is_told = time.mode == TimeoutMode::CursorLifetime || awaits_data;
         let command = operation.command.within(limit);
         let command = if is_told { command } else { command.without_max_time() };
@@ -258,7 +258,7 @@ impl<'c> IntoFuture for OpenCursor<'c> {
     ///
     /// # Errors
     ///
-    /// [`ClientError::InvalidOption`] if options conflict, and the errors of [`Client::run`].
+    /// [`ClientError::InvalidOption`] if options conflict, and the errors from [`Client::run`].
     ///
     /// # Cancel safety
     ///

@@ -51,12 +51,12 @@ pub(super) struct ServerCursor {
     pub(super) session: InSession,
     /// The number of the transaction that the cursor was opened in. The session may have begun a new transaction since.
     pub(super) opened_in: Option<i64>,
-    /// Set for a cursor of a transaction behind a load balancer.
+    /// Set for a cursor in a transaction behind a load balancer.
     pub(super) queue_number: Option<QueueNumber>,
 }
 
 impl ServerCursor {
-    /// Keeps the connection of the query, if the cursor can be reached only through this connection. A cursor that was
+    /// Keeps the query's connection, if the cursor can be reached only through this connection. A cursor that was
     /// exhausted by its first batch gives back its session.
     pub(super) fn opened_on(mut self, connection: Option<Connection<Endpoint>>, id: i64) -> Self {
         if id == 0 {
@@ -104,8 +104,8 @@ impl ServerCursor {
 
     /// Returns a copy that can close the cursor while a `getMore` is in flight, if the server would wait for documents.
     ///
-    /// Returns `None` if the cursor can be reached only through the connection of that `getMore`. Also returns `None`
-    /// if the session is in a transaction, because a transaction runs one command at a time.
+    /// Returns `None` if the cursor can be reached only through that `getMore`'s connection. Also returns `None` if the
+    /// session is in a transaction, because a transaction runs one command at a time.
     pub(super) fn closer(&self) -> Option<Self> {
         if !self.awaits_data || self.pinned.is_some() {
             return None;
@@ -130,7 +130,7 @@ impl ServerCursor {
     }
 
     /// Closes the cursor on the server (`killCursors`), and gives back the cursor's connection and session. `timeout`
-    /// replaces the `timeoutMS` of the query, which otherwise starts again. `guard` is the cursor's place in its
+    /// replaces the query's `timeoutMS`, which otherwise starts again. `guard` is the cursor's place in its
     /// transaction's queue, if the cursor has already joined the queue.
     pub(super) async fn close(mut self, id: i64, timeout: Option<Limit>, guard: Option<QueueGuard>) {
         let limit = timeout.map_or_else(|| self.time.timeout.refreshed(), Limit::start);

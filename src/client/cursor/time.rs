@@ -9,7 +9,7 @@ use crate::endpoint::options::InvalidOption;
 /// The time limits of a cursor.
 #[derive(Clone, Copy)]
 pub(super) struct CursorTime {
-    /// `timeoutMS` of the query.
+    /// The query's `timeoutMS`.
     pub(super) timeout: Limit,
     pub(super) mode: TimeoutMode,
     /// The running limit, for the cursor's whole life or for the iteration in progress.
@@ -49,7 +49,7 @@ impl CursorTime {
         Ok(Self { timeout, mode, running: None })
     }
 
-    /// Keeps the limit of the query running, if it limits the cursor's whole life.
+    /// Keeps the query's limit running, if it limits the cursor's whole life.
     pub(super) fn begin(&mut self, limit: Limit) {
         if self.mode == TimeoutMode::CursorLifetime {
             self.running = Some(limit);

@@ -1,4 +1,4 @@
-//! Applies transitions: the outcome of a check, or the failure of an operation or an establishment.
+//! Applies transitions: the outcome of a check, or the failure of an operation or of connection establishment.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl Afterwards {
             tracing::error!(target: "wharf::topology", address = address.as_str(), %error, "Server cannot be used");
         }
         if let Some(reason) = &self.is_emptied {
-            // This state is terminal, because only a server of the topology can report other servers ("Other
+            // This state is terminal, because only a server in the topology can report other servers ("Other
             // TopologyTypes").
             tracing::warn!(target: "wharf::topology", reason = reason.as_deref(), "The last server has left the topology");
         }
@@ -334,8 +334,8 @@ impl Deployment {
         let kind = refusal.and_then(ServerError::state_change).map_or(ErrorKind::Command, ErrorKind::StateChange);
         if !failed.clears_pool() && kind == ErrorKind::Command {
             // A failure that must not clear the pool changes nothing else either, and requests no check ("Network error
-            // when reading or writing"). These are failures with the label of an overloaded server, and failures before
-            // the service of a load balancer is known.
+            // when reading or writing"). These are failures with an overloaded server's label, and failures before the
+            // service behind a load balancer is known.
             return;
         }
         let progress = match error.stage() {

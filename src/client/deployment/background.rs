@@ -26,7 +26,7 @@ pub(crate) type Work = Boxed<'static, ()>;
 /// The destination of work that no call waits for.
 #[derive(Clone)]
 pub(crate) enum Background {
-    /// Spawned on the runtime of the monitors. Each piece of work holds a receiver until it is done.
+    /// Spawned on the monitors' runtime. Each piece of work holds a receiver until it is done.
     Spawned(Handle, watch::Receiver<()>),
     /// Kept until a call does the work.
     Kept(Arc<Kept>),

@@ -14,7 +14,7 @@ use crate::endpoint::{CommandError, ServerError};
 use crate::pool::error::{Cause, EstablishError};
 use crate::text::milliseconds::Milliseconds;
 
-/// Returns the command of a check: `hello`, or the legacy hello if the server may not understand `hello`.
+/// Returns the command for a check: `hello`, or the legacy hello if the server may not understand `hello`.
 pub(super) fn hello(is_understood: bool) -> RawDocumentBuf {
     match is_understood {
         true => rawdoc! { "hello": 1, "helloOk": true },

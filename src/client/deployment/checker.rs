@@ -33,7 +33,7 @@ pub(super) struct UseTimes {
     pub(super) failed: Option<Instant>,
     /// When a check was last cut off, or last took too long to authenticate, unless a later check has been completed.
     pub(super) cut_off: Option<Instant>,
-    /// When the authentication of the last check failed.
+    /// When the last check's authentication failed.
     pub(super) unauthenticated: Option<Instant>,
     /// When the connection was last used, for a check or for a selected operation.
     pub(super) used: Option<Instant>,
@@ -128,7 +128,7 @@ impl Deployment {
         if options.load_balanced { options } else { options.max_pool_size(1) }
     }
 
-    /// Returns the terms on which a server's pool opens its next connection. If the authentication of a check has just
+    /// Returns the terms on which a server's pool opens its next connection. If a check's authentication has just
     /// failed, returns that error instead, until the server may be checked again.
     pub(super) fn terms(&self, server: &Server) -> Result<Terms, EstablishError> {
         if !self.scans() {

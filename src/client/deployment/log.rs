@@ -1,4 +1,4 @@
-//! Logs the events of monitoring (SDAM Logging and Monitoring, "Log Messages").
+//! Logs monitoring events (SDAM Logging and Monitoring, "Log Messages").
 
 use tracing::{Level, debug};
 

@@ -1,4 +1,4 @@
-//! The events of monitoring: their subscribers, their order, and their log messages.
+//! Monitoring events: their subscribers, their order, and their log messages.
 
 use std::sync::Arc;
 

@@ -10,7 +10,8 @@ use crate::endpoint::options::{InvalidOption, Options};
 use crate::pool::runtime::Pool;
 
 impl Deployment {
-    /// Opens all later connections with the credential, TLS and the compressors of these options, and renews the pools.
+    /// Opens all later connections with the credential, TLS and the compressors from these options, and renews the
+    /// pools.
     ///
     /// # Errors
     ///

@@ -88,7 +88,7 @@ async fn resolve(deployment: &Arc<Deployment>) -> Duration {
                 deployment.unresolved(error);
             }
         }
-        // Waiting operations request another lookup in the same way as they request checks of servers.
+        // Waiting operations request another lookup in the same way as they request server checks.
         let floor = Instant::now() + SHORTEST_HEARTBEAT;
         tokio::select! {
             () = alarm(pause) => {}

@@ -1,4 +1,4 @@
-//! Logs the selection of servers (Server Selection, "Logging").
+//! Logs server selection (Server Selection, "Logging").
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::telemetry::host_and_port;
 use crate::text::logged::is_logged;
 use crate::text::printable::PrintableError;
 
-/// The target of the messages: the component `serverSelection` of the logging specification.
+/// The target of the messages: the `serverSelection` component from the logging specification.
 const TARGET: &str = "wharf::serverSelection";
 
 /// The operation that a server is selected for, as the log describes it.

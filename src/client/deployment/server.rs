@@ -180,9 +180,8 @@ impl fmt::Debug for Server {
 
 /// A server in a snapshot, with the handles through which operations use it.
 ///
-/// Each operation clones the handle of its thread, and drops the clone when it finishes. So the number of references to
-/// the handles is the number of operations in progress, and operations on different threads write to different cache
-/// lines.
+/// Each operation clones its thread's handle, and drops the clone when it finishes. So the number of references to the
+/// handles is the number of operations in progress, and operations on different threads write to different cache lines.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) server: Arc<Server>,

@@ -1,4 +1,4 @@
-//! The values derived from the options of a deployment.
+//! The values derived from a deployment's options.
 
 use std::sync::Arc;
 

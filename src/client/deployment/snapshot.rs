@@ -15,7 +15,7 @@ use crate::pool::runtime::random_number;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) topology: TopologyDescription,
-    /// One member for each server of the description, in the same order. `None` until the deployment has started, or if
+    /// One member for each server in the description, in the same order. `None` until the deployment has started, or if
     /// the options cannot be used with the server's address.
     members: Vec<Option<Arc<Member>>>,
     /// The index of the only server that writes can go to, if there is one and all servers are compatible.

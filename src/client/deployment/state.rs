@@ -42,7 +42,7 @@ pub(crate) struct Deployment {
     pub(super) resolver: Option<Resolver>,
     /// The state of scans, for a deployment without monitors. `None` if monitors check the servers.
     scanning: Option<Box<Scanning>>,
-    /// Stops the lookups of the SRV name.
+    /// Stops the SRV lookups.
     pub(super) srv_control: Control,
     pub(super) subscribers: Vec<Arc<dyn Subscriber>>,
     /// The budget of the servers' pools.
@@ -88,7 +88,7 @@ pub(crate) enum Checks {
 /// The state that changes under the lock, besides the snapshot.
 #[derive(Default)]
 pub(super) struct State {
-    /// The runtime of the monitors. `None` before the first operation.
+    /// The monitors' runtime. `None` before the first operation.
     pub(super) home: Option<Handle>,
     /// The number of times that the monitors were started.
     starts: u64,
@@ -342,7 +342,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// Replaces the snapshot, and creates a member for each server of the topology that has none.
+    /// Replaces the snapshot, and creates a member for each server in the topology that has none.
     fn inhabit(
         self: &Arc<Self>,
         state: &State,
@@ -378,7 +378,7 @@ impl Deployment {
         &self.changed
     }
 
-    /// Returns the runtime of the monitors, or `None` before the first operation.
+    /// Returns the monitors' runtime, or `None` before the first operation.
     pub(crate) fn home(&self) -> Option<Handle> {
         self.lock().home.clone()
     }

@@ -38,8 +38,8 @@ impl Attempts {
         self.is_late
     }
 
-    /// Decides whether to make another attempt. If so, pauses first, and then returns true. `server` is the server of
-    /// the failed attempt.
+    /// Decides whether to make another attempt. If so, pauses first, and then returns true. `server` is the failed
+    /// attempt's server.
     ///
     /// # Cancel safety
     ///

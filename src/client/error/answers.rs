@@ -181,7 +181,7 @@ impl ClientError {
     }
 
     /// Returns whether the network failed or the server closed the connection, for any reason other than a time limit
-    /// of the operation. The failure may have closed the pool's connections.
+    /// on the operation. The failure may have closed the pool's connections.
     #[must_use]
     pub fn is_network(&self) -> bool {
         match self.told() {
@@ -203,10 +203,10 @@ impl ClientError {
     }
 
     /// Returns whether the operation may be run again, whatever its kind: either nothing was executed and another
-    /// attempt may succeed, or the server says so with the label `RetryableError`.
+    /// attempt may succeed, or the server says so with the `RetryableError` label.
     ///
     /// The client has already retried the operation where this was safe. For an operation in a transaction, run the
-    /// whole transaction again if the error has the label `TransientTransactionError`.
+    /// whole transaction again if the error has the `TransientTransactionError` label.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self.told() {

@@ -10,8 +10,8 @@ use super::answers::client_error_in;
 /// implement [`Error`](StdError), or dereference to a type that does, as `Box<dyn Error + Send + Sync>` and
 /// `anyhow::Error` do.
 ///
-/// The original `ClientError` must be among the error's sources, or the transaction is not repeated. The attribute
-/// `#[from]` of `thiserror` ensures this, even with `#[error(transparent)]`. The compiler infers `Kind`.
+/// The original `ClientError` must be among the error's sources, or the transaction is not repeated. `thiserror`'s
+/// `#[from]` attribute ensures this, even with `#[error(transparent)]`. The compiler infers `Kind`.
 ///
 /// ```no_run
 /// use bson::doc;

@@ -1,8 +1,8 @@
-//! The problems that files of GridFS can have.
+//! The problems that GridFS files can have.
 
 use std::fmt;
 
-/// A problem with a file of a GridFS bucket: [`ClientError::GridFs`](super::ClientError::GridFs).
+/// A problem with a file in a GridFS bucket: [`ClientError::GridFs`](super::ClientError::GridFs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GridFsProblem {

@@ -3,7 +3,7 @@
 use bson::{Bson, DateTime, Document};
 use serde::de::{Deserialize, Deserializer, Error as _};
 
-/// The document of a file in the files collection of its bucket.
+/// A file's document in its bucket's files collection.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]

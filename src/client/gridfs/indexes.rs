@@ -60,7 +60,7 @@ async fn ensure<T, C: AnyClient>(
     Ok(())
 }
 
-/// Compares the keys of indexes. Numbers of different types are equal if their values are equal.
+/// Compares index keys. Numbers of different types are equal if their values are equal.
 fn is_same(keys: &Document, wanted: &Document) -> bool {
     let value = |order: &Bson| match order {
         Bson::Int32(order) => Some(f64::from(*order)),

@@ -426,7 +426,7 @@ impl GridFsUploadStream {
     ///
     /// # Errors
     ///
-    /// The [`ClientError`] of the first command that failed.
+    /// The [`ClientError`] from the first command that failed.
     ///
     /// # Cancel safety
     ///

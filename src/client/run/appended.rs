@@ -1,4 +1,4 @@
-//! The elements that the client appends to the command of an attempt.
+//! The elements that the client appends to an attempt's command.
 
 use super::super::appending::{
     append_preference, append_read_concern, append_write_concern, has_field, session_use, usual_preference,

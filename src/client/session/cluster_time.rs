@@ -17,7 +17,7 @@ const LONGEST: usize = 1_024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterTime {
     time: Timestamp,
-    /// The element `$clusterTime` as it is appended to commands.
+    /// The `$clusterTime` element as it is appended to commands.
     element: Box<[u8]>,
 }
 

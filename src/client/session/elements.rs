@@ -7,10 +7,10 @@ use bson::{RawDocument, Timestamp};
 
 use super::server_session::SessionId;
 
-/// The part of the element `$clusterTime` that precedes its value.
+/// The part of the `$clusterTime` element that precedes its value.
 pub(super) const CLUSTER_TIME: &[u8] = b"\x03$clusterTime\0";
 
-/// The element `lsid` up to the UUID's bytes: a document of 30 bytes, whose `id` is 16 bytes of binary subtype 4.
+/// The `lsid` element up to the UUID's bytes: a document of 30 bytes, whose `id` is 16 bytes of binary subtype 4.
 const LSID: &[u8; 19] = b"\x03lsid\0\x1e\0\0\0\x05id\0\x10\0\0\0\x04";
 
 /// Appends `lsid`.
@@ -22,7 +22,7 @@ pub(super) fn lsid(elements: &mut Vec<u8>, id: SessionId) {
     elements.extend_from_slice(&element);
 }
 
-/// Returns the element `$clusterTime`.
+/// Returns the `$clusterTime` element.
 pub(super) fn cluster_time(document: &RawDocument) -> Box<[u8]> {
     [CLUSTER_TIME, document.as_bytes()].concat().into()
 }
@@ -33,7 +33,7 @@ pub(super) fn transaction_number(elements: &mut Vec<u8>, number: i64) {
     elements.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Appends the fields of a command in a transaction. `begins` says whether the command begins the transaction.
+/// Appends the fields for a command in a transaction. `begins` says whether the command begins the transaction.
 pub(super) fn transaction(elements: &mut Vec<u8>, number: i64, begins: bool) {
     transaction_number(elements, number);
     if begins {

@@ -1,4 +1,4 @@
-//! Errors of sessions and transactions that arise in the client.
+//! Session and transaction errors that arise in the client.
 
 use thiserror::Error;
 
@@ -43,14 +43,14 @@ pub enum SessionError {
     /// A read in a transaction does not go to the primary.
     #[error("read preference in a transaction must be primary")]
     ReadPreferenceInTransaction,
-    /// Behind a load balancer, the connection of the transaction is lost, because an operation on it was cancelled. The
-    /// error also occurs after a cancelled call to a cursor of the transaction, until the cursor continues or is
-    /// dropped. The error has the label `TransientTransactionError`: abort the transaction, and start it again.
+    /// Behind a load balancer, the transaction's connection is lost, because an operation on it was cancelled. The
+    /// error also occurs after a cancelled call to a cursor in the transaction, until the cursor continues or is
+    /// dropped. The error has the `TransientTransactionError` label: abort the transaction, and start it again.
     #[error(
         "an operation of the transaction was cancelled, and its connection is lost or in use: abort the transaction"
     )]
     TransactionCutOff,
-    /// Behind a load balancer, a cursor of the transaction was still closing on its connection when the operation's
+    /// Behind a load balancer, a cursor in the transaction was still closing on its connection when the operation's
     /// time limit (`timeoutMS`) expired.
     #[error("a cursor of the transaction was still closing on its connection when the time was up (timeoutMS)")]
     CursorClosing,
@@ -68,7 +68,7 @@ pub enum SessionError {
     #[error("Transactions are not supported in snapshot sessions")]
     SnapshotTransaction,
     /// An operation in a session with `snapshot` has its own read concern. The session sets the level and the point in
-    /// time of each command.
+    /// time for each command.
     #[error("a session with snapshot sets the read concern: remove the operation's")]
     ReadConcernInSnapshot,
     /// A session with `snapshot` is used on a server older than 5.0.

@@ -41,7 +41,7 @@ pub struct SessionUse<'a> {
     /// Whether the command may carry `afterClusterTime`: see
     /// [`takes_after_cluster_time`](super::takes_after_cluster_time). False for a generic command.
     pub takes_after_cluster_time: bool,
-    /// The number of a write that may be retried, from [`Session::next_transaction_number`]. Unused in a transaction.
+    /// The number for a write that may be retried, from [`Session::next_transaction_number`]. Unused in a transaction.
     pub transaction_number: Option<i64>,
     /// Whether the operation stays outside the session's transaction, regardless of the transaction's state. A change
     /// stream resumes this way.
@@ -51,7 +51,7 @@ pub struct SessionUse<'a> {
 /// The server that a command is sent to.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionServer {
-    /// `maxWireVersion` of the connection.
+    /// The connection's `maxWireVersion`.
     pub max_wire_version: i32,
     /// Whether the server has cluster times: all servers except standalone servers do.
     pub has_cluster_time: bool,
@@ -165,7 +165,7 @@ impl<P> Session<P> {
         self.cluster_time.as_deref().map(ClusterTime::document)
     }
 
-    /// Returns the time of the session's newest operation.
+    /// Returns the time of the session's latest operation.
     pub fn operation_time(&self) -> Option<Timestamp> {
         self.operation_time
     }
@@ -191,7 +191,7 @@ impl<P> Session<P> {
         self.timeout_of(&self.transaction.options)
     }
 
-    /// Advances this session's cluster time to the time of another session, if that is newer. Other sessions are not
+    /// Advances this session's cluster time to that of another session, if that is newer. Other sessions are not
     /// affected.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl<P> Session<P> {
         Ok(())
     }
 
-    /// Advances the operation time to the time of another session, if that is newer.
+    /// Advances the operation time to that of another session, if that is newer.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.operation_time = self.operation_time.max(Some(time));
     }
@@ -224,7 +224,7 @@ impl<P> Session<P> {
         self.transaction.state
     }
 
-    /// Returns whether operations of the session are currently in a transaction. If so, they are not retried.
+    /// Returns whether the session's operations are currently in a transaction. If so, they are not retried.
     pub fn is_in_transaction(&self) -> bool {
         self.transaction.is_active()
     }
@@ -282,7 +282,7 @@ impl<P> Session<P> {
         matches!(self.transaction.pin, Pin::Taken)
     }
 
-    /// Takes the session's pin, for a command that uses it: an operation of the transaction, or the first attempt to
+    /// Takes the session's pin, for a command that uses it: an operation in the transaction, or the first attempt to
     /// commit or abort it. The caller [pins](Self::pin) the session again afterwards, unless the command unpinned it. A
     /// cancelled command does not return the pin.
     ///
@@ -467,7 +467,7 @@ impl<P> Session<P> {
         }
     }
 
-    /// Records that a command of a cursor succeeded. `opened_in` is the number of the transaction that the cursor was
+    /// Records that a cursor's command succeeded. `opened_in` is the number of the transaction that the cursor was
     /// opened in, if any.
     pub fn cursor_succeeded(&mut self, times: &ReplyTimes<'_>, opened_in: Option<i64>) {
         if opened_in.is_some() && self.open_transaction() == opened_in {
@@ -475,14 +475,14 @@ impl<P> Session<P> {
         }
     }
 
-    /// Keeps the `recoveryToken` from a successful reply to a command of the transaction or to its commit.
+    /// Keeps the `recoveryToken` from a successful reply to a command in the transaction or to its commit.
     pub fn keep_token(&mut self, times: &ReplyTimes<'_>) {
         if let Some(token) = times.recovery_token {
             self.transaction.keep_token(token);
         }
     }
 
-    /// Records that an attempt of an operation failed. For commit and abort attempts, see
+    /// Records that an attempt at an operation failed. For commit and abort attempts, see
     /// [`commit_failed`](Self::commit_failed) and [`abort_failed`](Self::abort_failed).
     ///
     /// `retries_writes` says whether the operation is a write that may be retried with its transaction number.
@@ -500,8 +500,8 @@ impl<P> Session<P> {
         Consequence { labels, unpinned: if unpins { self.unpin() } else { None } }
     }
 
-    /// Records that a command of a cursor failed. If the cursor was not opened in the current transaction, the
-    /// transaction continues.
+    /// Records that a cursor's command failed. If the cursor was not opened in the current transaction, the transaction
+    /// continues.
     pub fn cursor_failed(&mut self, fault: &Fault, opened_in: Option<i64>) -> Consequence<P> {
         match self.open_transaction() == opened_in {
             true => self.failed(fault, None, false),
@@ -538,8 +538,8 @@ impl<P> Session<P> {
         self.transaction.begin_commit()
     }
 
-    /// Returns the command for the next attempt to commit, which runs on the database `admin`. With `has_time_limit`,
-    /// the endpoint sends a time limit, and `maxCommitTimeMS` and `wTimeoutMS` are left out.
+    /// Returns the command for the next attempt to commit, which runs against the `admin` database. With
+    /// `has_time_limit`, the endpoint sends a time limit, and `maxCommitTimeMS` and `wTimeoutMS` are left out.
     pub fn commit_command(&mut self, has_time_limit: bool) -> RawDocumentBuf {
         self.transaction.commit_command(has_time_limit)
     }
@@ -571,7 +571,7 @@ impl<P> Session<P> {
         self.transaction.begin_abort()
     }
 
-    /// Returns the command for an attempt to abort, which runs on the database `admin`. With `has_time_limit`, the
+    /// Returns the command for an attempt to abort, which runs against the `admin` database. With `has_time_limit`, the
     /// endpoint sends a time limit, and `wTimeoutMS` is left out.
     pub fn abort_command(&self, has_time_limit: bool) -> RawDocumentBuf {
         self.transaction.abort_command(has_time_limit)

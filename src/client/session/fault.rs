@@ -1,4 +1,4 @@
-//! Failed attempts of operations, and what they mean for retries and for transactions.
+//! Failed attempts at operations, and what they mean for retries and for transactions.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl FaultKind {
     }
 }
 
-/// A failed attempt of an operation, with everything that matters for retries and transactions.
+/// A failed attempt at an operation, with everything that matters for retries and transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// How far the attempt got.
@@ -170,7 +170,7 @@ impl Fault {
     /// Returns the labels, with `RetryableWriteError` where the client must add it ("RetryableWriteError Labels").
     ///
     /// `retries_writes` is `retryWrites`, or true for commits and aborts. The server's type matters only before 4.4.
-    /// `max_wire_version` is the version of the connection, or `None` if there was no connection.
+    /// `max_wire_version` is the connection's version, or `None` if there was no connection.
     pub fn write_labels(&self, retries_writes: bool, max_wire_version: Option<i32>, is_mongos: bool) -> Labels {
         let is_before_labels = max_wire_version.is_some_and(|version| version < LABELLING_WIRE_VERSION);
         let adds = match self.kind {

@@ -14,13 +14,13 @@ pub struct SessionOptions {
     /// that they read (Causal Consistency). Default: true, except with [`snapshot`](Self#structfield.snapshot).
     /// Unacknowledged writes are not seen.
     pub causal_consistency: Option<bool>,
-    /// `snapshot`: whether all reads of the session see the same point in time (Snapshot Reads). Needs MongoDB 5.0.
+    /// `snapshot`: whether all reads in the session see the same point in time (Snapshot Reads). Needs MongoDB 5.0.
     /// Default: false.
     pub snapshot: bool,
     /// `snapshotTime`: the point in time, from another session's `snapshot_time`. Default: the point in time of the
     /// first read.
     pub snapshot_time: Option<Timestamp>,
-    /// `defaultTransactionOptions`: the options of transactions that do not set their own.
+    /// `defaultTransactionOptions`: the options for transactions that do not set their own.
     pub default_transaction_options: TransactionOptions,
     /// `defaultTimeoutMS`: how long a commit, an abort or a whole `with_transaction` may take; zero means no limit.
     /// Default: [`Options::timeout`].
@@ -93,8 +93,8 @@ pub struct TransactionOptions {
     pub write_concern: Option<WriteConcern>,
     /// `readPreference`: must be the primary if the transaction reads.
     pub read_preference: Option<ReadPreference>,
-    /// `maxCommitTimeMS`: how long the server may take to commit. Deprecated in favour of
-    /// [`default_timeout`](crate::client::StartSession::default_timeout) of the session. If the session has that limit,
+    /// `maxCommitTimeMS`: how long the server may take to commit. Deprecated in favour of the session's
+    /// [`default_timeout`](crate::client::StartSession::default_timeout). If the session has that limit,
     /// `maxCommitTimeMS` is not sent.
     pub max_commit_time: Option<Duration>,
     /// `timeoutMS`: how long the commit, the abort or the whole `with_transaction` may take; zero means no limit.

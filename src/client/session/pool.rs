@@ -224,7 +224,7 @@ struct Record {
 impl Record {
     fn store(&self, session: &ServerSession) {
         let id = u128::from_le_bytes(session.id.bytes());
-        // ORD: Relaxed, for all fields: the push of the slot, or the release of the front, publishes them.
+        // ORD: Relaxed, for all fields: pushing the slot, or releasing the front, publishes them.
         self.id[0].store(id as u64, Ordering::Relaxed);
         self.id[1].store((id >> 64) as u64, Ordering::Relaxed);
         self.last_use.store(session.last_use.nanos(), Ordering::Relaxed);

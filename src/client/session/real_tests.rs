@@ -1,4 +1,4 @@
-//! Runs sessions against a real replica set of one member. The server must understand the fields that they append to
+//! Runs sessions against a real replica set with one member. The server must understand the fields that they append to
 //! commands.
 
 use bson::{RawDocumentBuf, rawdoc};

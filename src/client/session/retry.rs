@@ -55,7 +55,7 @@ pub struct RetryOptions {
 }
 
 impl RetryOptions {
-    /// Returns the retry options of the client.
+    /// Returns the client's retry options.
     pub fn of(options: &Options) -> Self {
         Self {
             reads: options.retry_reads,
@@ -77,14 +77,14 @@ pub enum Decision {
     Retry {
         /// How long to wait first.
         after: Duration,
-        /// Whether server selection avoids the server of the failed attempt.
+        /// Whether server selection avoids the failed attempt's server.
         deprioritize: bool,
     },
 }
 
 /// The retries of one operation: the combined policies of Retryable Reads, Retryable Writes and Client Backpressure.
 ///
-/// Since the version of 2026-03-30, the specification has limited the number of retries, and no longer uses a token
+/// Since its 2026-03-30 version, the specification has limited the number of retries, and no longer uses a token
 /// bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Retries {
@@ -97,7 +97,7 @@ pub struct Retries {
 
 impl Retries {
     /// Begins an operation, before its first attempt. With `timeoutMS`, the operation is retried as often as the time
-    /// allows, and indefinitely if the limit is zero ("Retryability" of Client Side Operations Timeout). Without
+    /// allows, and indefinitely if the limit is zero (Client Side Operations Timeout, "Retryability"). Without
     /// `timeoutMS`, it is retried once.
     ///
     /// The first retry follows immediately, except after an overload. Later retries follow after short pauses. Without

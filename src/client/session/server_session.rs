@@ -13,7 +13,7 @@ use crate::pool::runtime::{Process, random_bytes};
 /// A session with less time left than this is no longer used (Driver Sessions, "Algorithm to acquire").
 const LEAST_LEFT: Duration = Duration::from_secs(60);
 
-/// The identifier of a server session: a UUID of version 4 that the client generates.
+/// The identifier of a server session: a version 4 UUID that the client generates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId([u8; 16]);
 
@@ -71,7 +71,7 @@ pub struct ServerSession {
     /// The last transaction number assigned in this session; 0 if there is none.
     pub(super) transaction_number: i64,
     pub(super) is_dirty: bool,
-    /// Whether a command of the session was cancelled, and the client will not learn when the command finishes.
+    /// Whether a command in the session was cancelled, and the client will not learn when the command finishes.
     pub(super) is_cut_off: bool,
     /// The process that the session belongs to.
     pub(super) process: Process,
@@ -90,7 +90,7 @@ impl ServerSession {
         }
     }
 
-    /// Returns a copy, for a command of the same operation that is sent while another command is in flight. The copy is
+    /// Returns a copy, for a command in the same operation that is sent while another command is in flight. The copy is
     /// never reused.
     pub fn copy(&self) -> Self {
         Self { is_dirty: true, ..*self }
@@ -130,13 +130,13 @@ impl ServerSession {
         elements::transaction_number(elements, number);
     }
 
-    /// Records that the network failed during a command of this session: the server may still execute it, so no other
+    /// Records that the network failed during a command in this session: the server may still execute it, so no other
     /// session may use the identifier afterwards. This session itself may continue.
     pub fn mark_dirty(&mut self) {
         self.is_dirty = true;
     }
 
-    /// Records that a command of this session was cancelled when it may already have been sent, and that the client
+    /// Records that a command in this session was cancelled when it may already have been sent, and that the client
     /// will not learn when the command finishes.
     pub fn cut_off(&mut self) {
         self.is_cut_off = true;

@@ -21,7 +21,7 @@ pub enum TransactionState {
     None,
     /// A transaction that has no commands yet. The server does not know about it.
     Starting,
-    /// At least one command of the transaction was sent.
+    /// At least one command in the transaction was sent.
     InProgress,
     /// A commit was requested, and the session did not refuse it. The state does not depend on the outcome of the
     /// commit.
@@ -41,7 +41,7 @@ pub(super) struct Transaction<P> {
     recovery_token: Option<RawDocumentBuf>,
     /// Whether the current command began the transaction. The command may not have reached the server.
     is_beginning: bool,
-    /// Whether any command of the transaction was sent, in which case a commit or an abort must also be sent.
+    /// Whether any command in the transaction was sent, in which case a commit or an abort must also be sent.
     is_known_to_server: bool,
     commit: CommitAttempts,
 }
@@ -160,7 +160,7 @@ impl<P> Transaction<P> {
         }
     }
 
-    /// Records that a command of the transaction is about to be sent, and returns whether it begins the transaction.
+    /// Records that a command in the transaction is about to be sent, and returns whether it begins the transaction.
     /// `pins` says whether the transaction is pinned to its connection.
     ///
     /// From this point on, the server may know about the transaction, even if the caller is cancelled and never reports
@@ -175,7 +175,7 @@ impl<P> Transaction<P> {
         self.is_beginning
     }
 
-    /// Records the outcome of a command of the transaction: whether it reached the server and had an effect there.
+    /// Records the outcome of a command in the transaction: whether it reached the server and had an effect there.
     pub(super) fn command_ended(&mut self, took_effect: bool) {
         if std::mem::take(&mut self.is_beginning) && !took_effect && self.state == TransactionState::InProgress {
             // Another command, or the same command again, must begin the transaction.
@@ -184,7 +184,7 @@ impl<P> Transaction<P> {
         }
     }
 
-    /// Keeps the token of a successful reply.
+    /// Keeps the token from a successful reply.
     pub(super) fn keep_token(&mut self, token: &RawDocument) {
         // The server usually sends the same token.
         if self.recovery_token.as_deref() != Some(token) {

@@ -35,7 +35,7 @@ impl End {
         }
     }
 
-    /// Begins the observation of a commit or an abort of a session's transaction.
+    /// Begins observing a commit or an abort of a session's transaction.
     pub(super) fn observe(self, explicit: &Explicit, site: &'static Location<'static>) -> Observation {
         explicit.client().command_events().operation(|| Described {
             transaction: explicit.span(),

@@ -55,21 +55,21 @@ impl<'c, C: AnyClient> StartSession<'c, C> {
         self
     }
 
-    /// Sets `snapshot`: whether all reads of the session see the same point in time (Snapshot Reads). Needs MongoDB
+    /// Sets `snapshot`: whether all reads in the session see the same point in time (Snapshot Reads). Needs MongoDB
     /// 5.0. Default: false.
     pub fn snapshot(mut self, value: bool) -> Self {
         self.options = self.options.snapshot(value);
         self
     }
 
-    /// Sets `snapshotTime`: the point in time, from [`Session::snapshot_time`] of another session. Default: the point
-    /// in time of the first read.
+    /// Sets `snapshotTime`: the point in time, from another session's [`Session::snapshot_time`]. Default: the point in
+    /// time of the first read.
     pub fn snapshot_time(mut self, time: Timestamp) -> Self {
         self.options = self.options.snapshot_time(time);
         self
     }
 
-    /// Sets `defaultTransactionOptions`: the options of transactions that do not set their own.
+    /// Sets `defaultTransactionOptions`: the options for transactions that do not set their own.
     pub fn default_transaction_options(mut self, options: TransactionOptions) -> Self {
         self.options = self.options.default_transaction_options(options);
         self

@@ -14,7 +14,7 @@ use crate::client::{self, Advanced, ClientError, read};
 ///
 /// As an [`Iterator`], it waits for changes, and yields them as values of type `T`: owned raw documents, or, after
 /// [`typed`](Self::typed), any type that serde can deserialize from them. Between batches, other threads can use the
-/// client. The iterator ends after an event that invalidates the stream, such as the drop of its collection.
+/// client. The iterator ends after an event that invalidates the stream, such as the dropping of its collection.
 /// [`next_event`](Self::next_event) lends out raw events without copying them. [`next_if_any`](Self::next_if_any) does
 /// not wait for an event.
 ///

@@ -35,8 +35,8 @@ impl GridFsUploadStream {
     ///
     /// # Errors
     ///
-    /// [`ClientError`] of the first command that failed, [`ClientError::OnRuntime`], [`ClientError::EventLoop`] and
-    /// [`ClientError::InUse`].
+    /// The [`ClientError`] from the first command that failed, [`ClientError::OnRuntime`], [`ClientError::EventLoop`]
+    /// and [`ClientError::InUse`].
     pub fn finish(mut self) -> Result<Bson, ClientError> {
         self.drive(Self::poll_finish)?;
         Ok(self.id().clone())

@@ -1,5 +1,5 @@
-//! Handles to databases and collections. These are the handles of the asynchronous client, and their builders have a
-//! `run` method.
+//! Handles to databases and collections. These are the asynchronous client's handles, and their builders have a `run`
+//! method.
 
 use bson::{Bson, Document};
 use serde::de::DeserializeOwned;

@@ -36,10 +36,10 @@
 //! A scan checks all servers concurrently, and ends when every check has been answered or has failed. A check takes at
 //! most `connectTimeoutMS`, or twice as long if it fails on the server's existing connection and then opens a new
 //! connection. Scans skip a server for 5 s after a failed check, and scans are at least 500 ms apart. With
-//! `serverSelectionTryOnce=true` (the default), the selection of a server takes at most the time of one scan, plus up
-//! to 500 ms before it. Otherwise it takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS`
-//! limits the total. Once half the time that was left at the start of a scan has passed, the scan may end as soon as a
-//! suitable server has answered, so an unresponsive server does not block operations.
+//! `serverSelectionTryOnce=true` (the default), server selection takes at most the time of one scan, plus up to 500 ms
+//! before it. Otherwise it takes at most `serverSelectionTimeoutMS` plus the time of one scan. `timeoutMS` limits the
+//! total. Once half the time that was left at the start of a scan has passed, the scan may end as soon as a suitable
+//! server has answered, so an unresponsive server does not block operations.
 //!
 //! The operating system resolves host names (`getaddrinfo`), one after another, on the calling thread. None of wharf's
 //! time limits apply to these lookups.
@@ -55,8 +55,8 @@
 //! closes it on the server immediately. If a session is dropped with an open transaction, the thread likewise aborts
 //! the transaction immediately. A call does all such work before it returns, for at most `connectTimeoutMS`, and never
 //! for more than 10 s, even if `connectTimeoutMS` is 0 (no limit). With `timeoutMS`, the work takes at most the time
-//! that is left. If no time is left, the work is done by the next call or by the next drop of a cursor or a change
-//! stream.
+//! that is left. If no time is left, the work is done by the next call or when a cursor or a change stream is next
+//! dropped.
 //!
 //! # Inside of a tokio runtime
 //!
@@ -68,8 +68,8 @@
 //!
 //! # Forks
 //!
-//! A forked child starts afresh: it opens new connections, and leaves its parent's connections alone. A cursor or a
-//! session of the parent cannot be used in the child.
+//! A forked child starts afresh: it opens new connections, and leaves its parent's connections alone. The parent's
+//! cursors and sessions cannot be used in the child.
 //!
 //! # How it works
 //!
@@ -311,15 +311,15 @@ impl Client {
         self.drive_within(client.limit_of(&operation)?, |limit| client.run_within(operation, limit, site))?
     }
 
-    /// Prepares any query: `find`, `aggregate`, `listCollections`, `listIndexes` and others. The `batchSize` of the
-    /// command's document applies to all batches. [`Prepared::with`] sets other options of the cursor, such as how long
-    /// the server waits for documents.
+    /// Prepares any query: `find`, `aggregate`, `listCollections`, `listIndexes` and others. The `batchSize` in the
+    /// command's document applies to all batches. [`Prepared::with`] sets other cursor options, such as how long the
+    /// server waits for documents.
     #[track_caller]
     pub fn cursor<'c>(&self, operation: impl Into<Operation<'c>>) -> Prepared<OpenCursor<'c>> {
         Prepared::new(self.clone(), self.client().cursor(operation))
     }
 
-    /// Prepares a query for the documents of a collection that match `filter`. See
+    /// Prepares a query for the documents in a collection that match `filter`. See
     /// [`wharf::Client::find`](crate::Client::find).
     #[track_caller]
     pub fn find<'c>(&self, database: &'c str, collection: &str, filter: impl Serialize) -> Prepared<Query<'c>> {
@@ -355,7 +355,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().insert(database, collection, documents))
     }
 
-    /// Prepares updates of a collection. Each is a statement of the server's `update` command.
+    /// Prepares updates to a collection. Each is a statement in the server's `update` command.
     #[track_caller]
     pub fn update<'c>(
         &self,
@@ -366,7 +366,7 @@ impl Client {
         Prepared::new(self.clone(), self.client().update(database, collection, statements))
     }
 
-    /// Prepares deletes from a collection. Each is a statement of the server's `delete` command.
+    /// Prepares deletes from a collection. Each is a statement in the server's `delete` command.
     #[track_caller]
     pub fn delete<'c>(
         &self,

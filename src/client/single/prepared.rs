@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use super::{ChangeStream, Client, Cursor};
 use crate::client::{self, ClientError, OpenCursor, Query, TypedCommand, Watch, Write, Written};
 
-/// A prepared operation: an [`OpenCursor`], a [`Query`], a [`TypedCommand`], a [`Write`] or a [`Watch`] of the
+/// A prepared operation: an [`OpenCursor`], a [`Query`], a [`TypedCommand`], a [`Write`] or a [`Watch`] from the
 /// asynchronous client. `run` sends the operation, and waits for its outcome.
 ///
 /// [`with`](Self::with) sets its options, which are the options of the asynchronous client:
@@ -46,7 +46,7 @@ impl Prepared<OpenCursor<'_>> {
     /// # Errors
     ///
     /// [`ClientError::InvalidOption`] if options conflict. [`ClientError::Reply`] if the reply contains no cursor.
-    /// Otherwise the errors of [`Client::run`]. In a session, also [`ClientError::Session`] if the session does not
+    /// Otherwise the errors from [`Client::run`]. In a session, also [`ClientError::Session`] if the session does not
     /// allow the operation.
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
@@ -60,7 +60,7 @@ impl Prepared<Query<'_>> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not serialize the filter, the pipeline or the options, otherwise the
-    /// errors of [`Client::run`].
+    /// errors from [`Client::run`].
     pub fn run(self) -> Result<Cursor, ClientError> {
         let cursor: client::Cursor = self.client.run_prepared(self.prepared)??;
         Ok(Cursor::new(self.client, cursor))
@@ -73,7 +73,7 @@ impl<'c, R: DeserializeOwned> Prepared<TypedCommand<'c, R>> {
     /// # Errors
     ///
     /// [`ClientError::Argument`] if serde could not serialize the command as a document. [`ClientError::Reply`] if it
-    /// could not read the reply. Otherwise the errors of [`Client::run`].
+    /// could not read the reply. Otherwise the errors from [`Client::run`].
     pub fn run(self) -> Result<R, ClientError> {
         self.client.run_prepared(self.prepared)?
     }

@@ -153,7 +153,7 @@ impl Session {
         self.session.cluster_time()
     }
 
-    /// Returns the time of the session's newest operation.
+    /// Returns the time of the session's latest operation.
     #[must_use]
     pub fn operation_time(&self) -> Option<Timestamp> {
         self.session.operation_time()
@@ -179,7 +179,7 @@ impl Session {
         self.session.transaction_state()
     }
 
-    /// Advances the cluster time to the time of another session, if that is newer.
+    /// Advances the cluster time to that of another session, if that is newer.
     ///
     /// # Errors
     ///
@@ -188,8 +188,8 @@ impl Session {
         self.session.advance_cluster_time(cluster_time)
     }
 
-    /// Advances the operation time to the time of another session, if that is newer, so that this session sees the
-    /// effects of the other session.
+    /// Advances the operation time to that of another session, if that is newer, so that this session sees the effects
+    /// of the other session.
     pub fn advance_operation_time(&mut self, time: Timestamp) {
         self.session.advance_operation_time(time);
     }
@@ -227,7 +227,7 @@ impl Session {
         self.client.drive_within(Limit::of(limit), |limit| session.end(End::Commit, Some(limit), site))?
     }
 
-    /// Aborts the transaction. Errors of the command are not reported: the server aborts the transaction when it
+    /// Aborts the transaction. The command's errors are not reported: the server aborts the transaction when it
     /// expires.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::client::{self, ClientError, Operation, ServerSelectionError};
 use crate::endpoint::options::{Options, ReadPreference, ReadPreferenceMode};
 
 impl Client {
-    /// Runs a future like a call, but leaves the kept work to the next call.
+    /// Runs a future as a call would, but leaves the kept work for the next call.
     pub(super) fn run_on_driver<T>(&self, future: impl Future<Output = T>) -> Result<T, ClientError> {
         match &self.shared.runner {
             Runner::Driver(driver) => driver.run(future),

@@ -35,7 +35,7 @@ impl Tracer {
         })
     }
 
-    /// Begins a span. Without `parent`, the span of the current context is the parent.
+    /// Begins a span. Without `parent`, the current context's span is the parent.
     pub(super) fn begin(&self, name: Cow<'_, str>, attributes: Vec<Attribute<'_>>, parent: Option<&Traced>) -> Traced {
         let tracer = self.get();
         let attributes: Vec<_> = attributes.into_iter().map(|(name, value)| key_value(name, value)).collect();

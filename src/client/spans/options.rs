@@ -17,7 +17,7 @@ pub(super) type Provider = std::sync::Arc<dyn opentelemetry::global::ObjectSafeT
 /// Options for the spans of a client: [`ClientBuilder::tracing`](crate::ClientBuilder::tracing).
 ///
 /// A client creates a span for each operation, each command that it sends, and each transaction, with the names and
-/// attributes of MongoDB's OpenTelemetry specification. The spans go to two independent destinations:
+/// attributes from MongoDB's OpenTelemetry specification. The spans go to two independent destinations:
 ///
 /// | | switched on by |
 /// | --- | --- |

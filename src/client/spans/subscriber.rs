@@ -1,4 +1,4 @@
-//! Spans in a subscriber of `tracing`.
+//! Spans in a `tracing` subscriber.
 
 use tracing::field::Empty;
 use tracing::{Level, Span, debug_span, span_enabled};
@@ -8,7 +8,7 @@ use super::{Attribute, Kind, Value};
 /// The target of the spans. It differs from the targets of messages, so a filter can tell them apart.
 const TARGET: &str = "wharf::operation";
 
-/// Returns whether a subscriber reads the spans. A logger of the `log` crate does not count.
+/// Returns whether a subscriber reads the spans. A logger from the `log` crate does not count.
 pub(super) fn is_enabled() -> bool {
     span_enabled!(target: TARGET, Level::DEBUG)
 }

@@ -29,7 +29,7 @@ pub enum TopologyType {
 }
 
 impl TopologyType {
-    /// Returns the specification's name of the type.
+    /// Returns the specification's name for the type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -122,7 +122,7 @@ impl TopologyDescription {
         }
     }
 
-    /// Describes the deployment of a connection string before its first check (SDAM, "Initial TopologyType").
+    /// Describes the deployment for a connection string before its first check (SDAM, "Initial TopologyType").
     ///
     /// # Errors
     ///
@@ -188,8 +188,8 @@ impl TopologyDescription {
         self.logical_session_timeout_minutes
     }
 
-    /// Returns an error if wharf cannot work with the deployment because wharf supports none of the wire versions of
-    /// one of the servers.
+    /// Returns an error if wharf cannot work with the deployment because wharf supports none of one server's wire
+    /// versions.
     #[must_use]
     pub fn incompatibility(&self) -> Option<&IncompatibleServerError> {
         self.incompatibility.as_ref()

@@ -48,12 +48,12 @@ pub struct ApplicationError {
     pub progress: Progress,
     /// The kind of the error.
     pub kind: ErrorKind,
-    /// Whether the error is stale: the generation of the connection is lower than the generation of the pool, or of the
-    /// service behind a load balancer.
+    /// Whether the error is stale: the connection's generation is lower than that of the pool, or of the service behind
+    /// a load balancer.
     pub is_of_older_generation: bool,
-    /// Whether the error has the label `SystemOverloadedError`.
+    /// Whether the error has the `SystemOverloadedError` label.
     pub is_overload: bool,
-    /// The `topologyVersion` of the error's reply, if there is a reply that contains it.
+    /// The `topologyVersion` from the error's reply, if there is a reply that contains it.
     pub topology_version: Option<TopologyVersion>,
     /// The error itself.
     pub cause: Cause,

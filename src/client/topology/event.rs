@@ -1,4 +1,4 @@
-//! The events of monitoring (SDAM Logging and Monitoring), and the events that follow from a transition.
+//! Monitoring events (SDAM Logging and Monitoring), and the events that follow from a transition.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::view::{ServerView, TopologyView};
 use crate::endpoint::options::ServerAddress;
 use crate::pool::error::Cause;
 
-/// An event of a client's monitoring (SDAM Logging and Monitoring, "Events API").
+/// An event from a client's monitoring (SDAM Logging and Monitoring, "Events API").
 ///
 /// The names come from the specification. `topology_id` distinguishes the clients of a process. The events of one
 /// client arrive one after another: [`TopologyOpening`](Self::TopologyOpening) is the first, and
@@ -73,8 +73,8 @@ pub enum TopologyEvent {
         /// The description after the change.
         new: ServerView,
     },
-    /// `ServerHeartbeatStartedEvent`: the monitor of a server begins a check. If the check opens a connection, the
-    /// event precedes the creation of its socket.
+    /// `ServerHeartbeatStartedEvent`: a server's monitor begins a check. If the check opens a connection, the event
+    /// precedes the creation of its socket.
     #[non_exhaustive]
     ServerHeartbeatStarted {
         /// The client's topology.

@@ -40,8 +40,8 @@ impl Transition {
         if !self.joins_the_set(server) {
             return self.leave_out_of_set(server);
         }
-        // A primary's reply replaces the list of members. Without a primary, the replies of members could make the list
-        // grow forever.
+        // A primary's reply replaces the list of members. Without a primary, members' replies could make the list grow
+        // forever.
         let new = self.new_ones(server.members()).len();
         if new > 0 && self.topology.servers().count() + new > MOST_MEMBERS {
             let error = format!("the servers report more than {MOST_MEMBERS} members of the replica set together");

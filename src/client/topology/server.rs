@@ -42,7 +42,7 @@ pub enum ServerType {
 }
 
 impl ServerType {
-    /// Returns the specification's name of the type.
+    /// Returns the specification's name for the type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -144,7 +144,7 @@ pub struct ServerDescription {
     pub primary: Option<ServerAddress>,
     /// `logicalSessionTimeoutMinutes`; `None` if the server does not support sessions.
     pub logical_session_timeout_minutes: Option<i64>,
-    /// `topologyVersion` of the last reply.
+    /// The `topologyVersion` from the last reply.
     pub topology_version: Option<TopologyVersion>,
     /// `helloOk`: whether later checks may use `hello` instead of the legacy hello.
     pub hello_ok: bool,
@@ -221,7 +221,7 @@ impl ServerDescription {
             None => Ok(0),
             Some(number) => i32::try_from(number).map_err(|_| out_of_range(field, number, "a 32-bit integer")),
         };
-        // Invalid limits are replaced by the defaults here. The handshake of a connection refuses them.
+        // Invalid limits are replaced by the defaults here. A connection's handshake refuses them.
         let limit = |field, default| {
             let number = whole_number(reply, field).ok().flatten();
             number.and_then(|number| u32::try_from(number).ok()).filter(|&limit| limit > 0).unwrap_or(default)

@@ -131,7 +131,7 @@ impl WriteFailure {
 pub struct WriteError {
     /// The statement's position, counted from 0.
     pub index: usize,
-    /// The server's error. The error's `reply` is the statement's element of `writeErrors`, with `errInfo`. The labels
+    /// The server's error. The error's `reply` is the statement's element in `writeErrors`, with `errInfo`. The labels
     /// come from the whole reply.
     pub error: ServerError,
 }
@@ -163,7 +163,7 @@ impl Failure {
     }
 
     /// Records details that the reply does not contain: the server, whether a time limit is the reason, and the labels
-    /// that the client adds. For servers before 4.4, the client adds the label `RetryableWriteError`.
+    /// that the client adds. For servers before 4.4, the client adds the `RetryableWriteError` label.
     pub fn note(&mut self, address: &ServerAddress, unmet: Option<UnmetConcern>, limit: Limit) {
         if !self.is_none() {
             self.address.get_or_insert_with(|| address.text.clone());

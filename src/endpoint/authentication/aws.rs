@@ -16,7 +16,7 @@ mod sources;
 
 use sources::Unavailable;
 
-/// The database of users that are not stored on the server.
+/// The database for users that are not stored on the server.
 const DATABASE: &str = "$external";
 
 /// Credentials that expire within this time are no longer used.
@@ -44,7 +44,7 @@ impl Aws {
         })
     }
 
-    /// Runs the conversation of MONGODB-AWS, which is never speculative.
+    /// Runs the MONGODB-AWS conversation, which is never speculative.
     pub async fn authenticate(&self, conversation: &mut Conversation<'_>) -> Result<(), Cause> {
         let outcome = self.converse(conversation).await;
         if outcome.is_err() {

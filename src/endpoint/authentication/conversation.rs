@@ -40,8 +40,8 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Like [`run`](Self::run), but always wipes the command, because it holds a secret. Also removes the text of the
-    /// server's error, because the text may repeat the secret.
+    /// Like [`run`](Self::run), but always wipes the command, because it holds a secret. Also removes the server's
+    /// error text, because it may repeat the secret.
     pub async fn run_secret(&mut self, database: &str, command: RawDocumentBuf) -> Result<&RawDocument, Cause> {
         let command = Wiped::new(command);
         self.run(database, command.document()).await.map_err(|cause| match cause {

@@ -32,7 +32,7 @@ use crate::pool::error::{EstablishError, Stage};
 /// ```
 #[non_exhaustive]
 pub struct AuthenticationError {
-    /// The mechanism that was used: the mechanism of the credential, or the negotiated mechanism.
+    /// The mechanism that was used: the credential's mechanism, or the negotiated mechanism.
     pub mechanism: Mechanism,
     /// The user's name, if the credential has one.
     pub username: Option<String>,
@@ -142,8 +142,8 @@ pub enum AuthenticationCause {
 crate::pool::error::debug_as_sentence!(AuthenticationCause);
 
 impl AuthenticationCause {
-    /// Returns whether a time limit of the client expired: `connectTimeoutMS`, the rest of `timeoutMS`, or the limit of an
-    /// OIDC callback.
+    /// Returns whether one of the client's time limits expired: `connectTimeoutMS`, the rest of `timeoutMS`, or the
+    /// limit for an OIDC callback.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         match self {

@@ -31,7 +31,7 @@ use tokens::{Limit, Tokens};
 
 pub(super) use tokens::Token;
 
-/// The database of users that are not stored on the server.
+/// The database for users that are not stored on the server.
 const DATABASE: &str = "$external";
 
 /// The version of [`OidcContext`].
@@ -171,7 +171,7 @@ impl Oidc {
     /// Returns the shared token, and whether this call obtained it.
     ///
     /// The time to obtain a token counts towards `connectTimeoutMS` only if a single limit covers all steps:
-    /// `timeoutMS` or, when the connection authenticates again, the timeout of the command. The time that a human takes
+    /// `timeoutMS` or, when the connection authenticates again, the command's timeout. The time that a human takes
     /// never counts.
     async fn token(
         &self,
@@ -218,7 +218,7 @@ impl Oidc {
     }
 }
 
-/// Converts a pattern of `ALLOWED_HOSTS` to the form in which names are compared.
+/// Converts a pattern from `ALLOWED_HOSTS` to the form in which names are compared.
 fn pattern(host: &str) -> Result<String, InvalidOption> {
     let (any, name) = match host.strip_prefix('*') {
         Some(end) => ("*", end),

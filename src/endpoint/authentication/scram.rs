@@ -1,4 +1,4 @@
-//! The conversation of SCRAM-SHA-1 and SCRAM-SHA-256.
+//! The SCRAM-SHA-1 and SCRAM-SHA-256 conversation.
 
 use bson::raw::cstr;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};

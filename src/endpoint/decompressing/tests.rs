@@ -33,7 +33,7 @@ fn compressor() -> Option<Compressor> {
     [Compressor::Zstd, Compressor::Snappy, Compressor::Zlib { level: 1 }].into_iter().find(|one| one.is_supported())
 }
 
-/// Returns a document of two megabytes.
+/// Returns a two-megabyte document.
 fn large() -> RawDocumentBuf {
     rawdoc! { "ok": 1, "text": "wharf ".repeat(350_000) }
 }

@@ -1,4 +1,4 @@
-//! Addresses of servers, in the notation of connection strings.
+//! Server addresses, in connection string notation.
 
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -38,7 +38,7 @@ pub struct AwsCredentials {
 }
 
 impl AwsCredentials {
-    /// Creates credentials from the identifier and the secret of an access key.
+    /// Creates credentials from an access key's identifier and secret.
     pub fn new(access_key_id: impl Into<String>, secret_access_key: impl Into<Secret>) -> Self {
         Self {
             access_key_id: access_key_id.into(),
@@ -119,7 +119,7 @@ impl PartialEq for Provider {
 impl Eq for Provider {}
 
 impl Credential {
-    /// `AWS_CREDENTIAL_PROVIDER` of `MONGODB-AWS`: sets the application's own provider of credentials. A provider takes
+    /// `AWS_CREDENTIAL_PROVIDER` for `MONGODB-AWS`: sets the application's own credential provider. A provider takes
     /// precedence over all other sources.
     ///
     /// Without a provider, `MONGODB-AWS` uses the first of these sources that is configured:
@@ -136,8 +136,8 @@ impl Credential {
     /// `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE` names, which is read each time. If that variable is not set, the
     /// request carries the token in `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
     ///
-    /// If a configured source fails, so does the authentication. Falling back to the next source, such as the role of
-    /// the machine, would use a different identity.
+    /// If a configured source fails, so does the authentication. Falling back to the next source, such as the machine's
+    /// role, would use a different identity.
     pub fn aws_credential_provider(mut self, provider: impl AwsCredentialProvider + 'static) -> Self {
         self.aws_provider = Some(Provider(Arc::new(provider)));
         self

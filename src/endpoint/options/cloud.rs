@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::Credential;
 
-/// The error of an application's callback. Its message is shown, so it must not contain a secret.
+/// An error from an application's callback. Its message is shown, so it must not contain a secret.
 pub type CallbackError = Box<dyn StdError + Send + Sync>;
 
-/// The future of an application's callback. Dropping it cancels the callback.
+/// The future from an application's callback. Dropping it cancels the callback.
 pub type CallbackFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallbackError>> + Send + 'a>>;
 
 type Lookup = dyn Fn(&str) -> Option<OsString> + Send + Sync;
@@ -36,7 +36,7 @@ pub struct CloudEnvironment {
     variables: Option<Arc<Lookup>>,
     /// The Amazon ECS agent, for `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`. Default `http://169.254.170.2`.
     ///
-    /// This address does not apply to `AWS_CONTAINER_CREDENTIALS_FULL_URI`, which contains the address of the agent.
+    /// This address does not apply to `AWS_CONTAINER_CREDENTIALS_FULL_URI`, which contains the agent's address.
     pub aws_ecs: String,
     /// The Amazon EC2 metadata service. Default `http://169.254.169.254`.
     pub aws_ec2: String,

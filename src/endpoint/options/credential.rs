@@ -68,15 +68,15 @@ pub enum Mechanism {
     Plain,
     /// `MONGODB-AWS`: an Amazon Web Services identity. Needs the `aws` feature.
     MongoDbAws,
-    /// `MONGODB-OIDC`: an access token of an identity provider. The client sends the token unencrypted, so use TLS, as with
-    /// `PLAIN`. Needs the `oidc` feature.
+    /// `MONGODB-OIDC`: an access token from an identity provider. The client sends the token unencrypted, so use TLS,
+    /// as with `PLAIN`. Needs the `oidc` feature.
     MongoDbOidc,
     /// `GSSAPI`: Kerberos. It is parsed and validated, but not supported:
     /// [`Options::endpoint`](super::Options::endpoint) refuses it.
     Gssapi,
 }
 
-/// The source of users that are not stored on the server.
+/// The source for users that are not stored on the server.
 const EXTERNAL: &str = "$external";
 
 impl Mechanism {
@@ -141,13 +141,13 @@ impl Mechanism {
 }
 
 impl Credential {
-    /// Creates the credential of a user with a password. Without [`mechanism`](Self::mechanism), client and server
+    /// Creates a credential for a user with a password. Without [`mechanism`](Self::mechanism), client and server
     /// negotiate the mechanism.
     pub fn new(username: impl Into<String>, password: impl Into<Secret>) -> Self {
         Self { username: Some(username.into()), password: Some(password.into()), ..Self::default() }
     }
 
-    /// Creates the credential of a mechanism that needs no name or password, such as `MONGODB-X509`.
+    /// Creates a credential for a mechanism that needs no name or password, such as `MONGODB-X509`.
     pub fn of(mechanism: Mechanism) -> Self {
         Self { mechanism: Some(mechanism), ..Self::default() }
     }

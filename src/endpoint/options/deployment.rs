@@ -50,10 +50,10 @@ pub struct Options {
     /// The user to authenticate: `user:password@`, `authMechanism` and `authMechanismProperties` in connection strings.
     /// Default none: connections are not authenticated.
     pub credential: Option<Credential>,
-    /// `authSource`, if it was given: the database of a credential without a source, unless its mechanism requires
+    /// `authSource`, if it was given: the database for a credential without a source, unless its mechanism requires
     /// `$external`. On its own, it does not cause authentication.
     pub auth_source: Option<String>,
-    /// The connection string's database: the database of a credential without `authSource`. On its own, it does not
+    /// The connection string's database: the database for a credential without `authSource`. On its own, it does not
     /// cause authentication. Default none, which means `admin` (`$external` for `PLAIN`).
     pub default_database: Option<String>,
     /// `tls` (or `ssl`): whether and how connections use TLS. Default none: connections do not use TLS.
@@ -75,8 +75,8 @@ pub struct Options {
     /// `connectTimeoutMS`: how long opening a connection may take, from resolving the server's name to the end of
     /// authentication, and how long [`resolve`](Self::resolve) may take. Default 10 seconds; zero means no limit.
     ///
-    /// For a connection that is opened to reach `minPoolSize`, each command of the handshake and of authentication also
-    /// has a limit: [`timeout`](Self#structfield.timeout) or, if that is not set,
+    /// For a connection that is opened to reach `minPoolSize`, each handshake and authentication command also has a
+    /// limit: [`timeout`](Self#structfield.timeout) or, if that is not set,
     /// [`socket_timeout`](Self#structfield.socket_timeout) (CSOT, "Background Connection Pooling"). Neither limits the
     /// opening of a connection for a check-out, which departs from CSOT, "Server Selection": the connection serves the
     /// pool rather than one operation, so it is opened even if the operation runs out of time. There is one exception:
@@ -89,7 +89,7 @@ pub struct Options {
     /// `timeoutMS`: how long an operation may take in total. Zero means no limit. Default not set.
     ///
     /// If it is not set, the older limits apply: [`socket_timeout`](Self#structfield.socket_timeout), and
-    /// `waitQueueTimeoutMS` of [`pool`](Self#structfield.pool). Both default to no limit. Without any of the three, a
+    /// `waitQueueTimeoutMS` in [`pool`](Self#structfield.pool). Both default to no limit. Without any of the three, a
     /// command waits for an unresponsive server for as long as the network keeps the connection open.
     ///
     /// For [`Pool::run`](crate::Pool::run) and [`Pool::run_command`](crate::Pool::run_command) the operation includes
@@ -126,7 +126,7 @@ pub struct Options {
     pub pool: PoolOptions,
     /// `loadBalanced`, if it was given: whether the one host is a load balancer. Default `false`.
     ///
-    /// [`PoolOptions::load_balanced`] of [`pool`](Self#structfield.pool) has the same effect.
+    /// [`PoolOptions::load_balanced`] in [`pool`](Self#structfield.pool) has the same effect.
     /// [`is_load_balanced`](Self::is_load_balanced) considers both options. `Some(false)` is refused if the pool's
     /// options say that the pool is load-balanced.
     pub load_balanced: Option<bool>,
@@ -177,14 +177,14 @@ pub struct Options {
     pub(crate) is_strict: bool,
 }
 
-/// The default of `heartbeatFrequencyMS` with monitors.
+/// The default `heartbeatFrequencyMS` with monitors.
 const HEARTBEAT_OF_MONITORS: Duration = Duration::from_secs(10);
 
-/// The default of `heartbeatFrequencyMS` without monitors, where operations scan the servers.
+/// The default `heartbeatFrequencyMS` without monitors, where operations scan the servers.
 const HEARTBEAT_OF_SCANS: Duration = Duration::from_secs(60);
 
 impl Options {
-    /// Creates the options of the deployment at these addresses, with defaults for everything else.
+    /// Creates options for the deployment at these addresses, with defaults for everything else.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Creates the options of the deployment whose servers are listed in DNS under this name, as in `mongodb+srv://`.
+    /// Creates options for the deployment whose servers are listed in DNS under this name, as in `mongodb+srv://`.
     ///
     /// TLS is on, and all other options have their defaults. [Resolve](Self::resolve) the options before use.
     ///
@@ -273,7 +273,7 @@ impl Options {
 
     /// Returns the warnings about the connection string and the TXT record.
     ///
-    /// The warnings were also logged, with the target `wharf::options`.
+    /// The warnings were also logged, with the `wharf::options` target.
     #[must_use]
     pub fn warnings(&self) -> &[UriWarning] {
         &self.warnings

@@ -22,7 +22,7 @@ pub struct DriverInfo {
 }
 
 impl DriverInfo {
-    /// Creates the metadata of a library with this name.
+    /// Creates metadata for a library with this name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), version: None, platform: None }
     }

@@ -48,7 +48,7 @@ where
     }
 }
 
-/// The arguments of an [`OidcCallback`].
+/// The arguments to an [`OidcCallback`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct OidcContext {
@@ -100,7 +100,7 @@ pub struct OidcToken {
 }
 
 impl OidcToken {
-    /// Creates the result of a callback from an access token.
+    /// Creates a callback's result from an access token.
     pub fn new(access_token: impl Into<Secret>) -> Self {
         Self { access_token: access_token.into(), expires_in: None, refresh_token: None }
     }
@@ -130,7 +130,7 @@ pub(crate) const DEFAULT_ALLOWED_HOSTS: [&str; 8] = [
     "*.mongo.com",
 ];
 
-/// The options of MONGODB-OIDC that connection strings cannot set.
+/// The MONGODB-OIDC options that connection strings cannot set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OidcOptions {
     pub callback: Option<Callback>,

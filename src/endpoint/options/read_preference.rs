@@ -34,8 +34,8 @@ pub struct ReadPreference {
     pub mode: ReadPreferenceMode,
     /// `readPreferenceTags`: the sets of tags that a secondary may have, in order of preference.
     ///
-    /// A server matches a set if it has all tags of the set, so the empty set matches every server. By default there are
-    /// no sets, and every server matches.
+    /// A server matches a set if it has all the tags in the set, so the empty set matches every server. By default
+    /// there are no sets, and every server matches.
     pub tag_sets: Vec<BTreeMap<String, String>>,
     /// `maxStalenessSeconds`: how far a secondary may lag, at least 90 seconds. By default there is no limit.
     pub max_staleness: Option<Duration>,
@@ -45,7 +45,7 @@ pub struct ReadPreference {
     pub hedge: Option<bool>,
 }
 
-/// The read preference of operations that are not reads, unless they set a different read preference.
+/// The read preference for operations that are not reads, unless they set a different read preference.
 pub(crate) static PRIMARY: ReadPreference = ReadPreference::new(ReadPreferenceMode::Primary);
 
 /// `readPreference`: whether to read from the primary or from secondaries.

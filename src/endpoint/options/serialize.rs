@@ -1,4 +1,4 @@
-//! Serializes options for serde, with the names of connection strings. Secrets are left out.
+//! Serializes options for serde, with the names used in connection strings. Secrets are left out.
 //!
 //! `Options` and the types without private fields are destructured without `..`, so the code does not compile until a
 //! new field is written here or deliberately left out.
@@ -52,7 +52,7 @@ impl Written {
 ///
 /// A TLS option is left out if another option makes it irrelevant and a map may not contain both.
 ///
-/// Passwords, the values of `authMechanismProperties`, the user of `MONGODB-AWS`, and keys and certificates supplied in
+/// Passwords, the values of `authMechanismProperties`, the `MONGODB-AWS` user, and keys and certificates supplied in
 /// memory are left out.
 impl Serialize for Options {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -72,8 +72,8 @@ impl SrvName {
 
     /// Returns the domain that must contain the servers.
     ///
-    /// For a name of three or more labels this is the name without its first label. For a shorter name it is the name
-    /// itself, and a server's name must have at least one more label.
+    /// For a name with three or more labels, this is the name without its first label. For a shorter name it is the
+    /// name itself, and a server's name must have at least one more label.
     #[must_use]
     pub fn domain(&self) -> &str {
         if let Some(suffix) = &self.allowed_hosts_suffix {

@@ -50,12 +50,12 @@ impl Options {
         Ok(())
     }
 
-    /// Returns a warning for each option that is set and that a [`Pool`](crate::Pool) does not apply, although a write or a
-    /// read may depend on the option: `w`, `journal`, `wTimeoutMS`, `readConcernLevel` and `readPreference`.
+    /// Returns a warning for each option that is set and that a [`Pool`](crate::Pool) does not apply, although a write
+    /// or a read may depend on the option: `w`, `journal`, `wTimeoutMS`, `readConcernLevel` and `readPreference`.
     ///
     /// A pool sends commands unchanged. Put `writeConcern`, `readConcern` and `$readPreference` into the commands.
-    /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the target `wharf::options`,
-    /// or fail after [`parse_strict`](Self::parse_strict). A [`Client`](crate::Client) applies these options.
+    /// [`endpoint`](Self::endpoint) and [`endpoints`](Self::endpoints) log these warnings with the `wharf::options`
+    /// target, or fail after [`parse_strict`](Self::parse_strict). A [`Client`](crate::Client) applies these options.
     /// [`warnings`](Self::warnings) does not list them, because the connection string is valid.
     #[must_use]
     pub fn unapplied(&self) -> Vec<UriWarning> {

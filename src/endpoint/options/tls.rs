@@ -121,9 +121,9 @@ pub struct TlsOptions {
     /// and the private key.
     ///
     /// The key is in PKCS#8, PKCS#1 or SEC1 format. With the `cert-key-password` feature, PKCS#8 may be encrypted with
-    /// AES, using PBKDF2 or scrypt. The legacy encryption of PEM itself is refused. Like
-    /// [`ca_file`](Self#structfield.ca_file), the file must be a regular file of at most 4 MiB. A warning is logged if
-    /// users other than its owner may write to it.
+    /// AES, using PBKDF2 or scrypt. PEM's own legacy encryption is refused. Like [`ca_file`](Self#structfield.ca_file),
+    /// the file must be a regular file of at most 4 MiB. A warning is logged if users other than its owner may write to
+    /// it.
     pub certificate_key_file: Option<PathBuf>,
     /// `tlsCertificateKeyFilePassword`: the password of the private key. Ignored if the key is not encrypted. An encrypted
     /// key needs the `cert-key-password` feature.
@@ -141,7 +141,7 @@ pub struct TlsOptions {
     /// `tlsDisableCertificateRevocationCheck`: whether to skip the revocation check, whatever the server staples (see
     /// [Revocation](Self#revocation)). Default `false`.
     pub disable_certificate_revocation_check: bool,
-    /// The oldest version of TLS to accept. Default TLS 1.2. Not available in connection strings.
+    /// The oldest TLS version to accept. Default TLS 1.2. Not available in connection strings.
     pub min_version: TlsVersion,
     pub(crate) ca: Option<CaCertificates>,
     pub(crate) certificate_key: Option<ClientCertificate>,
@@ -157,7 +157,7 @@ pub(crate) fn without_feature() -> InvalidOption {
     InvalidOption::because("tls", "must be false, because wharf was built without the tls feature")
 }
 
-/// A version of TLS. A newer version compares as greater.
+/// A TLS version. A newer version compares as greater.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum TlsVersion {

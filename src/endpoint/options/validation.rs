@@ -1,4 +1,4 @@
-//! The validation of options, from code and from connection strings.
+//! Validation of options, from code and from connection strings.
 //!
 //! Reading a connection string checks each option on its own, because the specification requires that an invalid value
 //! be ignored with a warning. Then all options are checked together, and a contradiction makes the connection string

@@ -29,7 +29,7 @@ pub struct WriteConcern {
     /// `journal`: whether the write must be in the journal.
     pub journal: Option<bool>,
     /// `wTimeoutMS`: how long the servers may take to replicate the write; zero means no limit. Deprecated in favour of
-    /// `timeoutMS`: an operation of a [`Client`](crate::Client) with `timeoutMS` ignores it.
+    /// `timeoutMS`: an operation on a [`Client`](crate::Client) with `timeoutMS` ignores it.
     pub w_timeout: Option<Duration>,
 }
 

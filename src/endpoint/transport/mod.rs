@@ -86,7 +86,7 @@ impl Connectors {
 
 /// Opens byte streams to one server, according to the options.
 ///
-/// Clones, and the connectors to the other servers of the deployment, share the TLS sessions that can be resumed.
+/// Clones, and the connectors to the deployment's other servers, share the TLS sessions that can be resumed.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     address: ServerAddress,
@@ -163,7 +163,7 @@ async fn connect_unix(path: &std::path::Path, deadline: Deadline) -> Result<Sock
     Err(unconnected(ConnectError { attempts, timeout }))
 }
 
-/// Returns all addresses of a host. There is at least one.
+/// Returns all of a host's addresses. There is at least one.
 ///
 /// A failure here says nothing about the server's load, so the error carries no label.
 async fn resolve(

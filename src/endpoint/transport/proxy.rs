@@ -121,7 +121,7 @@ impl AsyncWrite for Overheard<'_> {
 pub struct ProxyError {
     /// The proxy's host and port.
     pub proxy: String,
-    /// The code of the proxy's reply, if it refused to connect to the server (RFC 1928, section 6).
+    /// The code in the proxy's reply, if it refused to connect to the server (RFC 1928, section 6).
     pub reply: Option<u8>,
     /// A [`ConnectError`](super::ConnectError) or an [`io::Error`] if the proxy was not reached, the protocol's error
     /// if the proxy refused, or a [`ConnectTimeoutError`](crate::endpoint::ConnectTimeoutError).

@@ -15,8 +15,8 @@ pub(crate) fn timestamp(value: &[u8]) -> Option<Timestamp> {
 /// Returns the type of the element `name`, and the bytes of its value. `name` must include the terminating zero byte.
 ///
 /// The search steps over earlier elements by their lengths. It does not check them, so it takes a fraction of the time
-/// of [`RawDocument::get`]. At an element of a rare type or at invalid bytes, the search returns `None`, and the caller
-/// must use `get`. If it finds an element, `get` would have found the same one.
+/// that [`RawDocument::get`] takes. At an element of a rare type or at invalid bytes, the search returns `None`, and
+/// the caller must use `get`. If it finds an element, `get` would have found the same one.
 pub(crate) fn find<'d>(document: &'d RawDocument, name: &[u8]) -> Option<(u8, &'d [u8])> {
     let bytes = document.as_bytes();
     // The elements are between the document's length and the zero byte at its end.

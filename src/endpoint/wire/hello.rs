@@ -20,7 +20,7 @@ pub const MIN_WIRE_VERSION: i32 = 8;
 /// The newest wire version that wharf supports: MongoDB 8.0's.
 pub const MAX_WIRE_VERSION: i32 = 25;
 
-/// The field of hello, and of its reply, that carries the first authentication message.
+/// The field in hello, and in its reply, that carries the first authentication message.
 const SPECULATIVE_AUTHENTICATE: &str = "speculativeAuthenticate";
 
 /// The contents of a client's first command. Debug output omits the speculative command, which may contain a token.
@@ -135,8 +135,7 @@ pub struct HelloReply {
     /// `None` if the user does not exist, or if the request named no user.
     pub sasl_supported_mechanisms: Option<Vec<String>>,
     /// The whole reply. The reply of an established connection lacks `speculativeAuthenticate`, which was needed only
-    /// to authenticate. The reply of a pool's connection takes at most 16 KiB: some elements of a longer reply are left
-    /// out.
+    /// to authenticate. A pooled connection's reply takes at most 16 KiB: some elements of a longer reply are left out.
     pub document: RawDocumentBuf,
 }
 

@@ -14,7 +14,7 @@
 //!   specification).
 //! - [`ocsp`]: responses about the revocation of the server's certificate, stapled to a TLS handshake (OCSP Support
 //!   specification).
-//! - [`auth`]: the messages of authentication (Authentication specification).
+//! - [`auth`]: authentication messages (Authentication specification).
 //!
 //! Nothing here panics on any input: a peer's mistakes are [`WireError`]s.
 

@@ -96,7 +96,7 @@ pub struct WriteConcernError {
 crate::pool::error::debug_as_sentence!(WriteConcernError);
 
 impl WriteConcernError {
-    /// Reads the `writeConcernError` of a reply, if it has one.
+    /// Reads the `writeConcernError` from a reply, if it has one.
     pub(crate) fn of_reply(reply: &RawDocument) -> Option<Self> {
         reply.get_document("writeConcernError").is_ok().then(|| Self::of(reply.to_owned()))
     }
@@ -105,7 +105,7 @@ impl WriteConcernError {
         StateChange::of(self.code, &self.message)
     }
 
-    /// Reads the `writeConcernError` of a reply that has one.
+    /// Reads the `writeConcernError` from a reply that has one.
     pub(crate) fn of(reply: RawDocumentBuf) -> Self {
         let error = reply.get_document("writeConcernError").ok();
         let read = |field| error.and_then(|error| text(error, field));
@@ -146,7 +146,7 @@ impl StateChange {
         }
     }
 
-    /// Returns the change of state that a code indicates. The message is considered only if the code is 0, which means
+    /// Returns the state change that a code indicates. The message is considered only if the code is 0, which means
     /// that there is no code.
     fn of(code: i32, message: &str) -> Option<Self> {
         match code {
@@ -215,13 +215,13 @@ pub(crate) fn lossy(element: &RawElement<'_>) -> Option<String> {
     }
 }
 
-/// The code of `MaxTimeMSExpired`.
+/// The code for `MaxTimeMSExpired`.
 pub const MAX_TIME_MS_EXPIRED: i32 = 50;
 
-/// The code of `DuplicateKey`.
+/// The code for `DuplicateKey`.
 pub const DUPLICATE_KEY: i32 = 11_000;
 
-/// The code of `ReauthenticationRequired`.
+/// The code for `ReauthenticationRequired`.
 pub const REAUTHENTICATION_REQUIRED: i32 = 391;
 
 /// Displays the server's message, with line breaks and other control characters escaped. The message is truncated after
@@ -274,7 +274,7 @@ pub(crate) fn begins_with_success(reply: &RawDocument) -> bool {
     }
 }
 
-/// Returns whether a double value of `ok` reports success. NaN does not.
+/// Returns whether `ok`, as a double, reports success. NaN does not.
 #[inline]
 fn is_true(value: &[u8]) -> bool {
     value.first_chunk().is_some_and(|value| f64::from_le_bytes(*value).abs() > 0.0)

@@ -97,7 +97,7 @@ enum Queued<E: Environment> {
     Granted(Grant<E>),
     NotReady,
     /// The queue is full, but the pool is now waiting for a place in the budget. The caller settles the budget, which
-    /// may close an idle connection of another pool, and tries once more.
+    /// may close an idle connection in another pool, and tries once more.
     Asks,
     /// The queue is full: the maximum number of check-outs is waiting.
     Full,
@@ -188,7 +188,7 @@ impl<E: Environment> Core<E> {
         None
     }
 
-    /// Acquires a connection or a permit to open one, in the order of arrival.
+    /// Acquires a connection or a permit to open one, in order of arrival.
     ///
     /// The first poll searches all shards, then asks for a permit under `maxPoolSize` and `maxConnecting`, and queues
     /// up if it gets neither a connection nor a permit. Before it queues up, it takes a lock only if it closes a
@@ -436,7 +436,7 @@ impl<E: Environment> Core<E> {
     }
 }
 
-/// The future of [`Core::acquire`].
+/// The future returned by [`Core::acquire`].
 pub struct Acquire<'p, E: Environment> {
     core: &'p Arc<Core<E>>,
     waiter: Waiter<Grant<E>>,
@@ -498,12 +498,12 @@ impl<E: Environment> Acquire<'_, E> {
         let grant = self.core.wait_list.leave(&mut self.waiter, |queue| self.core.settle(queue));
         // The grant is dropped outside the lock. It then goes to the next check-out in the queue.
         drop(grant);
-        // If the pool has left the budget's queue, the fair share of the others has grown.
+        // If the pool has left the budget's queue, the others' fair share has grown.
         self.core.settle_budget();
     }
 }
 
-/// The future of [`Core::reacquire`].
+/// The future returned by [`Core::reacquire`].
 pub struct Reacquire<'p, E: Environment, T> {
     acquire: Acquire<'p, E>,
     useless: Option<T>,
@@ -528,7 +528,7 @@ impl<E: Environment, T: Unpin> Future for Reacquire<'_, E, T> {
     }
 }
 
-/// The future of [`Core::acquire_as_opener`].
+/// The future returned by [`Core::acquire_as_opener`].
 pub struct OpenerWait<'p, E: Environment>(Acquire<'p, E>);
 
 impl<E: Environment> Future for OpenerWait<'_, E> {

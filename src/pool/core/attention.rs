@@ -26,7 +26,7 @@ pub(super) enum Reason {
     /// The pool is suspended: check-outs wait until it is resumed.
     Suspended = 1 << 5,
     /// Another pool under the same budget starves, and this pool holds more than its fair share. Added and removed
-    /// under the lock of the budget's books.
+    /// under the lock on the budget's books.
     Asked = 1 << 6,
 }
 

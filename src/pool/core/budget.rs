@@ -1,4 +1,4 @@
-//! A limit on the total number of connections of several pools.
+//! A limit on the total number of connections across several pools.
 //!
 //! Under a budget, each connection that a pool's capacity word counts holds a *place*. The pool takes the place before
 //! the word counts the connection, and gives the place back after the word has stopped counting the connection
@@ -52,7 +52,7 @@ use crate::pool::error::BudgetStatus;
 use crate::pool::options::{InvalidOption, MAX_CONNECTIONS};
 use crate::pool::sync::Mutex;
 
-/// A limit on the total number of connections of several pools, whether in use, idle or being opened. Clones are
+/// A limit on the total number of connections across several pools, whether in use, idle or being opened. Clones are
 /// handles to the same budget.
 ///
 /// ```
@@ -69,7 +69,7 @@ use crate::pool::sync::Mutex;
 /// # }
 /// ```
 ///
-/// If the budget is used up, a pool that needs a connection waits for its turn, and an idle connection of another pool
+/// If the budget is used up, a pool that needs a connection waits for its turn, and an idle connection in another pool
 /// is closed to make room. If no connection is idle, the waiting pool gets the place of the next connection that is
 /// returned to a pool with more than its fair share.
 ///

@@ -28,7 +28,7 @@ pub(super) struct Counts {
     version: u32,
 }
 
-/// The upper limits of `total` and `pending`.
+/// The upper limits on `total` and `pending`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CapacityLimits {
     pub(super) total: u32,
@@ -95,7 +95,7 @@ impl Capacity {
     pub(super) fn load(&self) -> Counts {
         // ORD: Acquire; pairs with the Release in `update`. A thread that sees that a connection is no longer pending
         // also finds the connection in the shards, if it was pushed there (ordering 2 in the documentation of the
-        // module `core`).
+        // `core` module).
         Counts::unpack(self.0.load(unless_mutant("capacity_acquires_nothing", Ordering::Acquire)))
     }
 

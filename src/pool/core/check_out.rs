@@ -16,8 +16,8 @@ use crate::pool::sync::contain;
 
 /// The start of a check-out or of a connection's use, and whether the check-out has waited.
 ///
-/// Packed into one word to keep the future of a check-out small. The lowest bit says whether the check-out has waited.
-/// The other bits contain the stopwatch's reading plus one. They are zero if the stopwatch was not read, because no
+/// Packed into one word to keep a check-out's future small. The lowest bit says whether the check-out has waited. The
+/// other bits contain the stopwatch's reading plus one. They are zero if the stopwatch was not read, because no
 /// subscriber was listening and the check-out found a connection at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started(u64);
@@ -82,7 +82,7 @@ const LONGEST_HELD: usize = 5;
 pub enum Refusal {
     /// The pool is paused, or was cleared while the check-out was waiting.
     Paused {
-        /// The error that caused the clear, if the caller of the clear passed one.
+        /// The error that caused the clear, if one was passed.
         cause: Option<Cause>,
         /// Whether the pool is paused because it has never been marked ready, rather than because it has been cleared.
         never_ready: bool,
@@ -119,8 +119,8 @@ impl<E: Environment> Core<E> {
         self.tell_failure(started, CheckOutFailedReason::Cancelled, || None);
     }
 
-    /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like the other events
-    /// of a check-out. If it were queued, a check-out that has timed out would have to wait until the failures of all
+    /// Delivers `ConnectionCheckOutFailed`, if a subscriber is listening. It is delivered inline, like a check-out's
+    /// other events. If it were queued, a check-out that has timed out would have to wait until the failures of all
     /// other check-outs had been delivered.
     fn tell_failure(&self, started: Started, reason: CheckOutFailedReason, error: impl FnOnce() -> Option<EventError>) {
         if !self.environment.listens() {

@@ -1,4 +1,4 @@
-//! The check of an available connection before use.
+//! Checking an available connection before use.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -23,7 +23,7 @@ pub struct Checking<E: Environment> {
 }
 
 impl CheckBeforeUse {
-    /// Returns the number of ticks of the coarse clock after which an idle connection is due for a check.
+    /// Returns the number of coarse-clock ticks after which an idle connection is due for a check.
     ///
     /// This is one tick less than the given time, because the clock may be almost one tick late.
     fn ticks(self) -> u32 {
@@ -39,7 +39,7 @@ impl CheckBeforeUse {
 }
 
 impl<E: Environment> Core<E> {
-    /// Returns the number of ticks of the coarse clock after which an idle connection is due for a check.
+    /// Returns the number of coarse-clock ticks after which an idle connection is due for a check.
     pub(super) fn ticks_before_check(policy: Option<CheckBeforeUse>) -> u32 {
         if E::CHECKS { policy.unwrap_or(CheckBeforeUse::DEFAULT).ticks() } else { CheckBeforeUse::Never.ticks() }
     }
@@ -70,7 +70,7 @@ impl<E: Environment> Idle<E> {
         self.held().needs_check()
     }
 
-    /// Begins the check of the connection.
+    /// Begins checking the connection.
     pub fn begin_check(self) -> Checking<E> {
         Checking { held: ManuallyDrop::new(self).held(), error: None }
     }
@@ -111,7 +111,7 @@ impl<E: Environment> Checking<E> {
 impl<E: Environment> Drop for Checking<E> {
     fn drop(&mut self) {
         let held = self.held;
-        // As in the drop of an `Idle`, the accounting may have mistaken the connection for one in use.
+        // As when an `Idle` is dropped, the accounting may have mistaken the connection for one in use.
         held.end_hold();
         if held.is_stale() {
             return held.retire_stale();

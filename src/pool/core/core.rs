@@ -43,7 +43,7 @@ pub struct Core<E: Environment> {
     pub(super) vetting: bool,
     /// The number of connections that [`Core::populate`] must keep open, if it is greater than `minPoolSize`.
     pub(super) wanted: StatisticU32,
-    /// The number of ticks of the coarse clock after which an available connection is due for a check.
+    /// The number of coarse-clock ticks after which an available connection is due for a check.
     pub(super) check_after: u32,
     pub(super) attention: Attention,
     /// The instant that `Slot::since` counts from.
@@ -105,7 +105,7 @@ impl<E: Environment> Core<E> {
         Ok(core)
     }
 
-    /// Builds the successor of a pool that a forked child has inherited.
+    /// Builds the successor to a pool that a forked child has inherited.
     ///
     /// The successor is the same pool after a clear: one generation later and paused, unless the old pool was closed.
     /// This method does not take any of the old pool's locks, because the thread that holds a lock may not exist in the

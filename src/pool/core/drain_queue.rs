@@ -13,7 +13,7 @@ use super::held::Held;
 use super::registry::Registry;
 use crate::pool::sync::{discard, wake};
 
-/// The number of a drain in its pool. Drains are numbered in the order in which they begin.
+/// A drain's number in its pool. Drains are numbered in the order in which they begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DrainNumber(u64);
 

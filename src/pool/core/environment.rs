@@ -16,7 +16,7 @@ pub const COARSE_TICK: Duration = Duration::from_millis(100);
 /// The connections that have become stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WentStale {
-    /// All connections of the pool.
+    /// All the pool's connections.
     All,
     /// The connections to one service.
     OfService,
@@ -51,7 +51,7 @@ pub unsafe trait Environment: Send + Sync + 'static {
     /// checks.
     const CHECKS: bool = false;
 
-    /// Returns the current instant of a monotonic clock. Called only if `maxIdleTimeMS` needs it.
+    /// Returns the current instant from a monotonic clock. Called only if `maxIdleTimeMS` needs it.
     fn now(&self) -> Instant;
 
     /// Returns the time in nanoseconds since an instant that the environment chooses, for frequent measurements. The

@@ -22,9 +22,9 @@ use crate::pool::sync::{discard, wake};
 /// The raw form of all tokens that hold a connection: a slot that its owner holds (INV-1). The slot's connection keeps
 /// its pool alive (INV-2).
 ///
-/// It is a single pointer, because the slot leads to the core. A result of two words would be written with two stores,
-/// and a caller that reads both words with one load would have to wait for the stores. That wait took up a sixth of the
-/// time of a check-out and check-in.
+/// It is a single pointer, because the slot leads to the core. A two-word result would be written with two stores, and
+/// a caller that reads both words with one load would have to wait for the stores. That wait took up a sixth of the
+/// time for a check-out and check-in.
 pub(super) struct Held<E: Environment> {
     slot: NonNull<Slot<E::Connection>>,
     core: PhantomData<NonNull<Core<E>>>,
@@ -55,7 +55,7 @@ impl<E: Environment> Held<E> {
 
     #[inline]
     pub(super) fn core_pointer(&self) -> *const Core<E> {
-        // SAFETY: INV-1: we own the slot. `Permit::create` of this type of core has created its connection.
+        // SAFETY: INV-1: we own the slot. `Permit::create` for this type of core created its connection.
         unsafe { self.slot().core() }.cast()
     }
 
@@ -66,7 +66,7 @@ impl<E: Environment> Held<E> {
 
     #[inline]
     pub(super) fn core(&self) -> &Core<E> {
-        // SAFETY: INV-2: the connection holds an `Arc` of the core until its slot is released, which ends this
+        // SAFETY: INV-2: the connection holds an `Arc` to the core until its slot is released, which ends this
         // ownership.
         unsafe { &*self.core_pointer() }
     }
@@ -101,7 +101,7 @@ impl<E: Environment> Held<E> {
     /// Returns the core's `Arc`, borrowed from the record (INV-2). Cloning it adds a reference, but dropping it does
     /// not remove one.
     pub(super) fn shared_core(&self) -> ManuallyDrop<Arc<Core<E>>> {
-        // SAFETY: INV-2: an `Arc` of the core exists, and the pointer was obtained from it. The `Arc` is never dropped
+        // SAFETY: INV-2: an `Arc` to the core exists, and the pointer was obtained from it. The `Arc` is never dropped
         // through this pointer.
         ManuallyDrop::new(unsafe { Arc::from_raw(self.core_pointer()) })
     }

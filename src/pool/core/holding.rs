@@ -61,13 +61,13 @@ struct Reports {
     ended: Vec<Holder>,
 }
 
-/// The result of a review of the connections in use.
+/// The result of reviewing the connections in use.
 #[derive(Debug, Default)]
 pub struct HoldReview {
     /// The connections that were found to be in use for longer than the threshold and not reported before, longest
     /// first.
     pub long: Vec<Holder>,
-    /// The previously reported connections whose use has ended, in the order of their check-ins.
+    /// The previously reported connections whose use has ended, in order of check-in.
     pub ended: Vec<Holder>,
     /// The threshold, if there is one.
     pub threshold: Option<Duration>,
@@ -172,7 +172,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Copies the settings of the parent's pool to the pool of a forked child.
+    /// Copies the settings from the parent's pool to a forked child's pool.
     pub(super) fn inherit_holding(&self, parent: &Holding) {
         // Relaxed: the child has a single thread.
         self.account_for_holders(parent.asked_for.load(Ordering::Relaxed));
@@ -265,7 +265,7 @@ impl<E: Environment> Core<E> {
         (Some(sequence.switch) == self.holding.switch()).then_some((sequence, noted))
     }
 
-    /// Returns the connections of `slots` that are in use, by elimination. Nothing has been noted about them since the
+    /// Returns the connections in `slots` that are in use, by elimination. Nothing has been noted about them since the
     /// accounting was switched on, so each has been in use, available or draining since then.
     ///
     /// # Race window

@@ -60,7 +60,7 @@ impl<E: Environment> Core<E> {
         }
     }
 
-    /// Counts, for the pace, a waiter that was granted a connection or a permit to open one.
+    /// Counts a waiter that was granted a connection, or a permit to open one, towards the pace.
     #[inline]
     pub(super) fn waiter_is_served(&self) {
         if let Some(pace) = &self.measures.pace {

@@ -103,8 +103,8 @@ impl<E: Environment> Lease<E> {
         PoolClearedError { address, cause: None, interrupted: true, sent, never_ready: false }
     }
 
-    /// Sets the purpose for which the connection is held. The timeout errors of load-balanced mode count connections
-    /// by purpose.
+    /// Sets the purpose for which the connection is held. Timeout errors in load-balanced mode count connections by
+    /// purpose.
     pub fn pin_to(&mut self, purpose: Purpose) {
         self.0.pin_to(purpose);
         self.0.note_purpose(purpose);
@@ -200,7 +200,7 @@ fn check_in_elsewhere<E: Environment>(held: Held<E>) {
 /// Ends a timed use, tells the subscribers, and makes the connection available.
 ///
 /// `ConnectionCheckedIn` is delivered before the connection can be seen checked out again or closed. So a slow
-/// subscriber keeps the connection from other callers, and no event of the connection overtakes another.
+/// subscriber keeps the connection from other callers, and none of the connection's events overtakes another.
 #[cold]
 #[inline(never)]
 fn check_in_at_length<E: Environment>(held: Held<E>) {

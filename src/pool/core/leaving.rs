@@ -107,13 +107,13 @@ impl<E: Environment> Lease<E> {
 impl<E: Environment> Core<E> {
     /// Closes the available connections for which `keep` returns `false`. Returns how many were closed.
     ///
-    /// Judges the connections of one shard at a time, beginning with the least recently used connection. If `keep`
+    /// Judges the connections in one shard at a time, beginning with the least recently used connection. If `keep`
     /// panics, the remaining connections become available again.
     ///
     /// # Race window
     ///
-    /// While the connections of a shard are being judged, a check-out does not find them, and may open a connection or
-    /// queue up. If it queues up, it gets the first connection that is kept.
+    /// While a shard's connections are being judged, a check-out does not find them, and may open a connection or queue
+    /// up. If it queues up, it gets the first connection that is kept.
     pub fn retain(&self, mut keep: impl FnMut(&mut E::Connection, &Usage) -> bool) -> usize {
         let mut closed = 0;
         for shard in self.shards.iter() {

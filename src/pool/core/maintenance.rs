@@ -42,7 +42,7 @@ impl<E: Environment> Core<E> {
     /// Performs one background run, except for its last part, [`Core::populate`].
     ///
     /// Checks whether a log is listening, interrupts the connections that a clear marked, closes stale and surplus
-    /// connections, and removes available connections that have perished. Looks for idle connections of other pools, if
+    /// connections, and removes available connections that have perished. Looks for idle connections in other pools, if
     /// a pool under the budget needs a connection. Does not wait for more work.
     pub fn maintain(self: &Arc<Self>) {
         self.heed_log();
@@ -205,8 +205,8 @@ impl<E: Environment> Core<E> {
     ///
     /// # Race window
     ///
-    /// While the connections of a shard are detached, a check-out does not find them, and may open a connection or
-    /// queue up. If it queues up, it gets the first connection that this function would otherwise push back.
+    /// While a shard's connections are detached, a check-out does not find them, and may open a connection or queue up.
+    /// If it queues up, it gets the first connection that this function would otherwise push back.
     fn reap(&self) {
         // ORD: Acquire; pairs with the Release in `clear_service`, so the service's new generation is visible.
         let order = unless_mutant("service_cleared_acquires_nothing", Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! The counters and histograms of a core. `crate::pool::metrics` documents them for users.
+//! A core's counters and histograms. `crate::pool::metrics` documents them for users.
 //!
 //! | what | where it is counted |
 //! | --- | --- |

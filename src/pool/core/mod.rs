@@ -27,7 +27,7 @@
 //! # Invariants
 //!
 //! - INV-1 (one owner): a slot has one owner at a time, and only the owner touches its connection (`slab.rs`).
-//! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` of the core until the slot is released
+//! - INV-2 (a connection keeps its pool): each connection's slot holds an `Arc` to the core until the slot is released
 //!   to the registry. So a token needs only a pointer, and check-out and check-in touch no reference count (`slab.rs`).
 //! - INV-4 (access to a waiter's cell): `waitlist/cell.rs`.
 //! - INV-5 (while check-outs wait): while a check-out is in the queue, all shards are flagged and empty. While the
@@ -39,7 +39,7 @@
 //! - INV-8 (a drain delays a check-out by at most one close): see below.
 //! - INV-9 (the address is lent): an event that is delivered inline holds an uncounted copy of the pool's pointer to
 //!   its address. The copy is never dropped, and does not outlive the call that lends it (`Core::tell`).
-//! - INV-11 (what a word of the wait list says): `waitlist/mod.rs`; INV-12 (segments stay): `waitlist/segments.rs`.
+//! - INV-11 (what a wait-list word says): `waitlist/mod.rs`; INV-12 (segments stay): `waitlist/segments.rs`.
 //! - INV-13 (requests stay): a request to the holder of a brief lock stays in place until it is served
 //!   (`pool/sync/brief.rs`).
 //! - INV-14 (a handle's core is lent): `crate::pool::runtime`, in `pool.rs`.
@@ -113,7 +113,7 @@
 //!    notices the change: see `Shard::push` and `Shard::put_back`.
 //! 7. Connection ids are in the order of the `ConnectionCreated` events, because ids are assigned and events are
 //!    emitted under the registry's lock.
-//! 8. `PoolCleared` follows the change of the generation, under the same lock. [`Core::renew`] changes the generation
+//! 8. `PoolCleared` follows the change in generation, under the same lock. [`Core::renew`] changes the generation
 //!    without an event: the connections no longer work, but not because of the server, so the pool continues to serve.
 //! 9. Either the thread that closes the pool sees that no connection is left, or the thread that gives back the last
 //!    capacity sees the close and announces it: `Capacity::order_releases`.

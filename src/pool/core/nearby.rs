@@ -25,8 +25,9 @@ use super::slab::{Link, Slot, Stamp};
 ///
 /// INV-16 (a note leads to a live shard in this process): a core's number is never reused for another core, and the
 /// core's shards stay in place while it lives. So a caller that borrows the core whose number is in the note may use
-/// the note's shard. A forked child forgets its note. It may note a core of the parent inside `Core::note_own_shard`,
-/// which forgets that note before it returns. So outside that function, a note never names a core of the parent.
+/// the note's shard. A forked child forgets its note. It may note one of the parent's cores inside
+/// `Core::note_own_shard`, which forgets that note before it returns. So outside that function, a note never names one
+/// of the parent's cores.
 ///
 /// # The last slot
 ///

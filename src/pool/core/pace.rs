@@ -7,11 +7,11 @@
 //! within that many uses.
 //!
 //! A queue is not measured if it becomes empty before the pool has served as many waiters as it has connections.
-//! Connections are often returned together, for example after a tick of a timer, and most of them then find no waiter.
-//! If these queues were measured, the pool would seem slower than it is. But if no waiter was served at all, the
-//! queue's time does count, because the pool may have stalled. A short queue that was served more than four times as
-//! fast as the known pace counts as well: after a stall, all queues may be short, because check-outs that find a waiter
-//! are refused.
+//! Connections are often returned together, for example after a timer tick, and most of them then find no waiter. If
+//! these queues were measured, the pool would seem slower than it is. But if no waiter was served at all, the queue's
+//! time does count, because the pool may have stalled. A short queue that was served more than four times as fast as
+//! the known pace counts as well: after a stall, all queues may be short, because check-outs that find a waiter are
+//! refused.
 
 use std::sync::atomic::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};
 

@@ -6,7 +6,7 @@
 //! pool below `minPoolSize` until a new connection is open. So a worn connection that the pool cannot spare stays where
 //! it is, and maintenance opens its replacement first:
 //!
-//! 1. [`Core::reap`](Core::maintain) leaves the worn connection in its shard, and raises the target of
+//! 1. [`Core::reap`](Core::maintain) leaves the worn connection in its shard, and raises the target for
 //!    [`Core::populate`].
 //! 2. The replacement becomes available, which requests maintenance.
 //! 3. The next [`Core::reap`](Core::maintain), or the check-in of the worn connection, finds that the pool can now
@@ -77,8 +77,7 @@ impl<E: Environment> Core<E> {
         self.idle_for_too_long(slot) || self.is_expired(slot)
     }
 
-    /// Returns the time at which the lifetime of a connection that is created now will end, in ticks since the pool's
-    /// epoch.
+    /// Returns the time at which the lifetime of a connection created now will end, in ticks since the pool's epoch.
     pub(super) fn expiry(&self, id: u64) -> u32 {
         let most = self.options.max_lifetime;
         if most.is_zero() {
@@ -92,7 +91,7 @@ impl<E: Environment> Core<E> {
         u128::from(self.nanos_since_epoch()) / COARSE_TICK.as_nanos()
     }
 
-    /// Shortens the time limit of a connection by its share of the jitter.
+    /// Shortens a connection's time limit by its share of the jitter.
     fn jittered(&self, limit: Duration, id: u64) -> Duration {
         match self.options.jitter_percent {
             0 => limit,

@@ -45,7 +45,7 @@ impl Clear {
     }
 
     /// Sets the error that led to the clear. Check-out errors include it until the pool becomes ready or is cleared
-    /// again. The errors of interrupted connections do not include it.
+    /// again. Errors from interrupted connections do not include it.
     pub fn because(mut self, cause: Cause) -> Self {
         self.cause = Some(cause);
         self

@@ -120,7 +120,7 @@ impl Shards {
 
     /// Creates about one shard per thread (a power of two), but at most one for every two connections. With more
     /// shards, more threads could work without moving a cache line between cores. But the first check-out to wait flags
-    /// all shards: with one shard per connection, the throughput of a nearly saturated pool drops by up to a half.
+    /// all shards: with one shard per connection, the throughput of a nearly saturated pool drops by up to half.
     pub(super) fn new(threads: usize, capacity: u32) -> Self {
         Self((0..Self::count(threads, capacity)).map(|_| CachePadded::new(Shard::new())).collect())
     }
@@ -160,7 +160,7 @@ impl Shard {
 
     #[inline]
     fn load(&self) -> Head {
-        // ORD: Acquire; pairs with the Release of every change. Later reads by the caller (the top's link and
+        // ORD: Acquire; pairs with the Release in every change. Later reads by the caller (the top's link and
         // connection, the pool word) are at least as new as the head.
         Head::unpack(self.0.load(unless_mutant("head_acquires_nothing", Ordering::Acquire)))
     }
@@ -280,7 +280,7 @@ impl Shard {
     /// | 2. reads the pool word (`is_current`) | b. detaches, and so changes the head |
     /// | 3. swaps the head | |
     ///
-    /// If step b comes before step 1, the Acquire of step 1 makes step a visible to step 2: the slot is stale. If step
+    /// If step b comes before step 1, the Acquire in step 1 makes step a visible to step 2: the slot is stale. If step
     /// b comes between steps 1 and 3, the swap fails and the push starts again. If step b comes after step 3, the slot
     /// is detached with the others.
     ///

@@ -45,7 +45,7 @@ impl Sizes {
 /// | 2. reads the sizes | b. changes the capacity word's version |
 /// | 3. swaps the capacity word | |
 ///
-/// If step b comes before step 1, the Acquire of step 1 makes step a visible to step 2. If step b comes between steps 1
+/// If step b comes before step 1, the Acquire in step 1 makes step a visible to step 2. If step b comes between steps 1
 /// and 3, the swap fails. If step b comes after step 3, the new connection counts before the resize returns. All other
 /// admissions are made under one of the two locks.
 #[derive(Debug)]

@@ -91,7 +91,7 @@ pub(super) struct Record {
     pub(super) membership: Option<Membership>,
     pub(super) purpose: Purpose,
     pub(super) first_use: FirstUse,
-    /// INV-2 (a connection keeps its pool): an `Arc` of the core, from the connection's creation until the slot is
+    /// INV-2 (a connection keeps its pool): an `Arc` to the core, from the connection's creation until the slot is
     /// released to the registry. Tokens hold plain pointers to the core and rely on this invariant.
     pub(super) core: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -199,8 +199,8 @@ impl<C> Slot<C> {
 
     /// Returns the link, for a reader that compares the heads before and after its walk.
     pub(super) fn link_between_heads(&self) -> Link {
-        // ORD: Acquire; pairs with the Release in `set_link`. If a reader finds the link of a later push, it then finds
-        // that the head has changed.
+        // ORD: Acquire; pairs with the Release in `set_link`. If a reader finds the link from a later push, it then
+        // finds that the head has changed.
         Link::unpack(self.link.load(unless_mutant("link_acquires_nothing", Ordering::Acquire)))
     }
 
@@ -242,7 +242,7 @@ impl<C> Slot<C> {
 
     /// Marks the connection as established. Returns the previous stamp, including any mark of interruption.
     pub(super) fn set_established(&self) -> Stamp {
-        // Relaxed: only the mark matters here. The drop of the `Pending` acquires the stamp again before it reads the
+        // Relaxed: only the mark matters here. Dropping the `Pending` acquires the stamp again before reading the
         // reason.
         Stamp::unpack(self.stamp.fetch_and(!Stamp::PENDING, Ordering::Relaxed))
     }
@@ -534,7 +534,7 @@ impl<C> Slab<C> {
         })
     }
 
-    /// Returns the segment of an index beyond the first slots, and the offset in that segment.
+    /// Returns the segment for an index beyond the first slots, and the offset in that segment.
     fn locate(&self, index: u32) -> (usize, usize) {
         let first = self.first.len().trailing_zeros();
         // Segment `k` begins at index `first * 2^k`, so the index's highest bit determines the segment.

@@ -18,7 +18,7 @@ pub enum Phase {
     Closed,
 }
 
-/// The phase and the generation of a pool, read at the same instant.
+/// A pool's phase and generation, read at the same instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolState {
     /// The phase.

@@ -1,4 +1,4 @@
-//! The count of a slot's uses, and the choice of the timed uses.
+//! The count of a slot's uses, and the choice of which to time.
 
 use crate::pool::sync::atomic::{AtomicU64, Ordering};
 use crate::pool::sync::statistics::{AtomicU64 as StatisticU64, Ordering as StatisticOrdering};

@@ -74,7 +74,7 @@ impl<E: Environment> Pending<E> {
     /// Completes the establishment and emits `ConnectionReady`.
     ///
     /// The connection counts as pending until the second token is dropped. The caller must pass on the first token
-    /// before it drops the second (ordering 2). The drop of the second token also delivers the event, so that a slow
+    /// before it drops the second (ordering 2). Dropping the second token also delivers the event, so that a slow
     /// subscriber does not keep the new connection from other callers.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl<E: Environment> Pending<E> {
         self.established_in(connection, &StageTimes::default())
     }
 
-    /// Like [`Pending::established`], but the event also reports the times of the stages.
+    /// Like [`Pending::established`], but the event also reports the stage times.
     #[allow(unsafe_code)]
     pub(crate) fn established_in(
         self,

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use crate::pool::sync::thread_local;
 
-/// The outermost delivery of a thread, and the embargo on events that were emitted inside it. A thread delivers inline
-/// only while it is outside all subscribers, so only its outermost delivery can be inline.
+/// A thread's outermost delivery, and the embargo on events that were emitted inside it. A thread delivers inline only
+/// while it is outside all subscribers, so only its outermost delivery can be inline.
 struct Nesting {
     /// [`OUTSIDE`], [`FROM_A_QUEUE`], or the address of the delivery whose event this thread is delivering inline.
     outermost: Cell<usize>,

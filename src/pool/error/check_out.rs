@@ -1,4 +1,4 @@
-//! Errors of check-outs.
+//! Errors from check-outs.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -22,8 +22,8 @@ debug_as_sentence!(PoolClosedError, PoolClearedError, WaitQueueTimeoutError, NoR
 /// The messages of the first three variants begin with the words that the CMAP specification prescribes ("Connection
 /// Pool Errors").
 ///
-/// The variants are boxed, so that a check-out's result fits in two words. Moving a larger result took 3 % of the time
-/// of a successful check-out.
+/// The variants are boxed, so that a check-out's result fits in two words. Moving a larger result took 3 % of a
+/// successful check-out's time.
 ///
 /// ```
 /// use wharf::CheckOutError;
@@ -153,7 +153,7 @@ pub struct PoolClosedError {
 
 /// `PoolClearedError`: a check-out or an operation failed because the pool is paused or was cleared.
 ///
-/// The specifications of retryable reads and writes treat this as a retryable error. They allow retries of reads, and
+/// The specifications for retryable reads and writes treat this as a retryable error. They allow retries of reads, and
 /// of writes that the server recognises by `lsid` and `txnNumber`. Any other operation may be run again only if it was
 /// not [`sent`](Self::sent).
 ///
@@ -173,7 +173,7 @@ pub struct PoolClosedError {
 pub struct PoolClearedError {
     /// The pool's address.
     pub address: Arc<str>,
-    /// The error that cleared the pool, if the caller of the clear gave an error. Always `None` if `interrupted`.
+    /// The error that cleared the pool, if one was given. Always `None` if `interrupted`.
     pub cause: Option<Cause>,
     /// Whether a connection that was in use or pending was interrupted, as opposed to a check-out being refused.
     pub interrupted: bool,
@@ -277,9 +277,8 @@ pub enum TimeLimit {
     WaitQueueTimeout,
     /// `timeoutMS`: how long an operation, or a check-out outside an operation, may take.
     Timeout,
-    /// A limit of the operation that checks out the connection, with the limit's name. For example,
-    /// `serverSelectionTimeoutMS` of a client with `timeoutMS` limits how long an operation may take to get a server
-    /// and a connection.
+    /// A limit on the operation that checks out the connection, with the limit's name. For example, in a client with
+    /// `timeoutMS`, `serverSelectionTimeoutMS` limits how long an operation may take to get a server and a connection.
     Operation(&'static str),
     /// The deadline that the caller gave to `Pool::check_out_until`.
     Deadline,

@@ -105,14 +105,14 @@ impl EstablishError {
     /// Sets whether the error is retryable if none of its labels makes it so.
     ///
     /// No part of the operation was sent, so this only says whether a new attempt may succeed. A new attempt may
-    /// succeed after a network error, a timeout, or a server error that the specifications of retryable reads and
+    /// succeed after a network error, a timeout, or a server error that the specifications for retryable reads and
     /// writes list. It cannot succeed after a wrong password.
     #[must_use]
     pub fn with_retryable(self, retryable: bool) -> Self {
         self.changed(|parts| parts.retryable = retryable)
     }
 
-    /// Sets whether the error clears the pool. With the label `SystemOverloadedError`, it never does.
+    /// Sets whether the error clears the pool. With the `SystemOverloadedError` label, it never does.
     ///
     /// An error saying that the server is not primary or is recovering does not clear the pool, unless the server is
     /// shutting down (SDAM, "Error handling pseudocode").
@@ -182,7 +182,7 @@ impl EstablishError {
     }
 
     /// Returns whether this error clears the pool, according to the specifications or to
-    /// [`with_clears_pool`](Self::with_clears_pool). Always false with the label `SystemOverloadedError`.
+    /// [`with_clears_pool`](Self::with_clears_pool). Always false with the `SystemOverloadedError` label.
     #[must_use]
     pub fn clears_pool(&self) -> bool {
         self.0.clears_pool && !self.0.labels.contains(Labels::SYSTEM_OVERLOADED)
@@ -233,7 +233,7 @@ impl StdError for EstablishError {
     }
 }
 
-/// A step of establishing or reauthenticating a connection took longer than a limit allows.
+/// A step in establishing or reauthenticating a connection took longer than a limit allows.
 ///
 /// An [`Establish`](crate::Establish) may return it as the cause of its error, so that
 /// [`EstablishError::is_timeout`] is true:

@@ -1,4 +1,4 @@
-//! Errors of check-outs, check-ins and connections, and what a caller can do about them.
+//! Errors from check-outs, check-ins and connections, and what a caller can do about them.
 //!
 //! Types whose names end in `Error` are errors that a caller receives, or the sources of such errors. Their `Debug`
 //! implementations print a sentence, because Rust prints the `Debug` form of an error that `main` returns. `{:#?}`

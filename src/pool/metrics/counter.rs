@@ -1,4 +1,4 @@
-//! Counters of rare events.
+//! Counters for rare events.
 
 use crate::pool::sync::statistics::{AtomicU64, Ordering};
 

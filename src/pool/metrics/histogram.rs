@@ -25,8 +25,8 @@ const LONGEST: u64 = (1 << 44) - 1;
 /// exceeds the true value by at most 6.25 %. Times below 32 ns are exact to the nanosecond, and times of more than 4.9
 /// hours are counted as 4.9 hours. [`count`], [`sum`] and [`max`] are exact.
 ///
-/// Histograms of several pools, or of several kinds of times, can be [merged](Self::merge), because all histograms have
-/// the same buckets.
+/// Histograms from several pools, or of several kinds of time, can be [merged](Self::merge), because all histograms
+/// have the same buckets.
 ///
 /// ```
 /// use wharf::metrics::Histogram;
@@ -109,7 +109,7 @@ impl Histogram {
         Self { sum, ..self }
     }
 
-    /// Adds the times of another histogram.
+    /// Adds the times from another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.count = self.count.saturating_add(other.count);
         self.sum = self.sum.saturating_add(other.sum);
@@ -172,8 +172,8 @@ const CHUNK: usize = 64;
 
 /// Records times from any thread.
 ///
-/// The default recorder is for times that are recorded rarely. It allocates about 200 bytes at its first use, and 512
-/// bytes for each range of times that is in use. A range spans a factor of sixteen. All ranges together take 6 KiB. A
+/// The default recorder is for times that are recorded rarely. It allocates about 200 bytes on first use, and 512 bytes
+/// for each range of times that is in use. A range spans a factor of sixteen. All ranges together take 6 KiB. A
 /// [frequent](Self::frequent) recorder allocates all ranges at its first use.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {

@@ -1,7 +1,7 @@
 //! Metrics that a pool keeps about itself, without a subscriber.
 //!
-//! [`Pool::metrics`](crate::Pool::metrics) returns a [`PoolMetrics`]. It is plain data: the numbers of one pool at one
-//! point in time. All counters and histograms start at zero when the pool is built, and only grow.
+//! [`Pool::metrics`](crate::Pool::metrics) returns a [`PoolMetrics`]. It is plain data: one pool's numbers at one point
+//! in time. All counters and histograms start at zero when the pool is built, and only grow.
 //!
 //! # Precision
 //!
@@ -83,13 +83,12 @@ pub struct PoolMetrics {
     /// How many connections in use or being established were interrupted, because the pool or their service was cleared
     /// with `interruptInUseConnections`, or because the pool was closed while they were being established.
     pub interruptions: u64,
-    /// How many times [`Pool::run`](crate::Pool::run), [`run_command`](crate::Pool::run_command) or an operation of a
-    /// client took another connection because the first was lost before anything was sent on it.
+    /// How many times [`Pool::run`](crate::Pool::run), [`run_command`](crate::Pool::run_command) or a client operation
+    /// took another connection because the first was lost before anything was sent on it.
     pub retries: u64,
 }
 
-/// The check-outs of a pool that have finished. A check-out is counted as soon as it has received its connection or
-/// failed.
+/// A pool's finished check-outs. A check-out is counted as soon as it has received its connection or failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -142,7 +141,7 @@ pub struct CheckOutFailures {
     pub establish: u64,
     /// There was no runtime: [`CheckOutError::NoRuntime`](crate::CheckOutError::NoRuntime).
     pub no_runtime: u64,
-    /// The caller dropped the future of the check-out before it completed.
+    /// The caller dropped the check-out's future before it completed.
     pub cancelled: u64,
 }
 
@@ -164,7 +163,7 @@ pub struct ConnectionMetrics {
     pub created: u64,
     /// The exact time that each successful establishment took in total.
     pub establish_time: Histogram,
-    /// The exact times of the stages of establishment. A completed stage is counted even if a later stage failed. There
+    /// The exact times of the establishment stages. A completed stage is counted even if a later stage failed. There
     /// are no times for a stage that connections skip, such as the TLS handshake when TLS is not used. A custom
     /// [`Establish`](crate::Establish) reports its stages with
     /// [`Establishing::stage_took`](crate::Establishing::stage_took).

@@ -1,4 +1,4 @@
-//! The durations of the stages of one establishment.
+//! The stage durations of one establishment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

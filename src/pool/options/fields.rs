@@ -12,7 +12,7 @@ use super::{BackgroundInterval, CheckBeforeUse, InvalidOption, PoolOptions};
 use crate::text::given::{nearest, number};
 use crate::text::milliseconds::rounded_up;
 
-/// An option of a pool that is not in [`PoolOptions::TABLE`].
+/// A pool option that is not in [`PoolOptions::TABLE`].
 struct Field {
     name: &'static str,
     /// The allowed values, worded to follow "must be".
@@ -189,7 +189,7 @@ impl<'de> Visitor<'de> for Fields {
     }
 }
 
-/// Returns the entry of `names` that a field matches, and adds it to `given`.
+/// Returns the entry in `names` that a field matches, and adds it to `given`.
 pub(crate) fn find_name<N: Iterator<Item = &'static str>>(
     field: &str,
     names: impl Fn() -> N,

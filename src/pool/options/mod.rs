@@ -1,4 +1,4 @@
-//! The options of a pool, and the error for an invalid option.
+//! A pool's options, and the error for an invalid option.
 
 mod check_before_use;
 #[cfg(feature = "serde")]

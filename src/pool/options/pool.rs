@@ -20,7 +20,7 @@ pub(crate) const MAX_INT: u64 = i32::MAX.unsigned_abs() as u64;
 /// One entry suffices for an option to be stored, set, read from connection strings, validated, logged, and listed in
 /// events and in the guide. The first line of its documentation is also its description in the guide's table.
 ///
-/// The entries follow the order in which the specification logs the options of a new pool.
+/// The entries follow the order in which the specification logs a new pool's options.
 macro_rules! pool_options {
     ($(
         #[doc = $summary:literal]
@@ -207,7 +207,7 @@ pool_options! {
     }
 }
 
-/// Describes one option of a pool for the documentation, connection strings, validation, events and the log.
+/// Describes one pool option for the documentation, connection strings, validation, events and the log.
 pub(crate) struct PoolOption {
     /// The name in connection strings, events and logs.
     pub name: &'static str,
@@ -450,7 +450,7 @@ impl PoolOptions {
     }
 }
 
-/// The value of a pool's option, as shown in events and in the log.
+/// The value of a pool option, as shown in events and in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptionValue {

@@ -62,7 +62,7 @@ mod kernel {
         timer.readable().await.map(drop)
     }
 
-    /// Returns a descriptor that becomes readable after this time, as measured by the clock of [`std::time::Instant`].
+    /// Returns a descriptor that becomes readable after this time, as measured by the [`std::time::Instant`] clock.
     #[allow(unsafe_code)]
     fn timer(after: Duration) -> io::Result<OwnedFd> {
         // SAFETY: the call does not take a pointer.

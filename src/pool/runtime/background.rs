@@ -1,4 +1,4 @@
-//! The background task of a pool.
+//! A pool's background task.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::opening::open;
 use crate::pool::core::{Core, Phase};
 use crate::pool::options::BackgroundInterval;
 
-/// The longest interval at which a pool under a budget checks whether connections of other pools have become idle.
+/// The longest interval at which a pool under a budget checks whether connections in other pools have become idle.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs maintenance until the pool is closed: whenever the core requests it, and after each interval if the passage of

@@ -1,4 +1,4 @@
-//! Runs blocking work on a blocking thread of the runtime, or on the calling thread if no other thread is allowed.
+//! Runs blocking work on one of the runtime's blocking threads, or on the calling thread if no other thread is allowed.
 //!
 //! A client on a single thread drives its runtime itself, and promises not to start any threads. While it drives the
 //! runtime, its thread is marked ([`Inline`]), and blocking work runs on this thread. Nothing else runs on that thread,
@@ -61,8 +61,8 @@ pub(crate) fn start_blocking(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// How many host names of a deployment are looked up at the same time. A lookup holds one of the runtime's 512 blocking
-/// threads until the system answers, even if nothing is still waiting for the answer.
+/// How many of a deployment's host names are looked up at the same time. A lookup holds one of the runtime's 512
+/// blocking threads until the system answers, even if nothing is still waiting for the answer.
 const LOOK_UPS: usize = 8;
 
 /// The permits to look up names, which limit how many lookups run at the same time.
@@ -84,7 +84,7 @@ impl LookUps {
     ///
     /// # Errors
     ///
-    /// Returns the errors of the operating system's lookup.
+    /// Returns the errors from the operating system's lookup.
     pub(crate) async fn look_up(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = name.parse() {
             return Ok(vec![SocketAddr::new(address, port)]);

@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 /// A boxed future.
 ///
-/// The compiler generates the code of an `async fn` in each crate that polls its future, along with the code of
+/// The compiler generates the code for an `async fn` in each crate that polls its future, along with the code for
 /// everything that the future polls. If a function that is not generic boxes its future, that code is generated only in
 /// this crate. The client's methods do so, except `check_out` and `run_on`: an application then compiles neither the
 /// client's engine nor its pools. This removed two fifths of the quickstart's own code.

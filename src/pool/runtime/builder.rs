@@ -1,4 +1,4 @@
-//! The builder of a pool.
+//! The builder for a pool.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::pool::options::{CheckBeforeUse, InvalidOption, PoolOptions};
 /// After the pool is built, these methods return its settings: [`Pool::options`], [`Pool::timeout`],
 /// [`Pool::max_waiting`], [`Pool::budget`], [`Pool::slow_check_out`], [`Pool::accounts_for_holders`],
 /// [`Pool::holds_are_reported_after`], [`Pool::runtime`] and [`Pool::tokio_clock`]. Subscribers, the log, the failure
-/// sink and the sinks of long holds cannot be read back: only the pool calls them.
+/// sink and the sinks for long holds cannot be read back: only the pool calls them.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -111,12 +111,11 @@ impl<E: Establish> PoolBuilder<E> {
     /// for it only while some [`tracing`] subscriber may want messages at level `DEBUG` with the target
     /// `wharf::connection`. The log receives each event before the other subscribers do. By default there is no log.
     ///
-    /// A log that is switched on while the pool is in use receives the events of connections and of the pool itself
-    /// from the next event on. It receives the events of check-outs and check-ins once the pool has noticed the log:
-    /// after at most 191 more uses of a connection, or at the next call to [`Pool::ready`], if that comes first. A
-    /// client makes that call after each successful check of the server, every ten seconds by default
-    /// (`heartbeatFrequencyMS`). A connection that is in use at that time is later reported as checked in after a use
-    /// of zero duration.
+    /// A log that is switched on while the pool is in use receives connection events and the pool's own events from the
+    /// next event on. It receives check-out and check-in events once the pool has noticed the log: after at most 191
+    /// more uses of a connection, or at the next call to [`Pool::ready`], if that comes first. A client makes that call
+    /// after each successful check of the server, every ten seconds by default (`heartbeatFrequencyMS`). A connection
+    /// that is in use at that time is later reported as checked in after a use of zero duration.
     pub fn log(mut self, log: impl Subscriber) -> Self {
         self.log = Some(Arc::new(log));
         self
@@ -129,7 +128,7 @@ impl<E: Establish> PoolBuilder<E> {
     /// Without a sink, only the check-out that requested the connection learns of the failure.
     ///
     /// A pool that the sink clears stays paused until [`Pool::ready`] is called. The sink does not receive the network
-    /// errors of commands on established connections.
+    /// errors from commands on established connections.
     pub fn on_failure(mut self, sink: impl Fn(&FailedConnection<'_>) + Send + Sync + 'static) -> Self {
         self.on_failure = Some(Arc::new(sink));
         self
@@ -175,7 +174,7 @@ impl<E: Establish> PoolBuilder<E> {
 
     /// Sets how long a check-out may wait before the pool warns about it. By default (`None`) the pool does not warn.
     ///
-    /// The warning is a `tracing` event at level `WARN` with the target `wharf::connection`, logged when the check-out
+    /// The warning is a `tracing` event at level `WARN` with the `wharf::connection` target, logged when the check-out
     /// ends: with a connection, with an error, or because its caller dropped it (`outcome`). It records how long the
     /// check-out waited (`waited_ms`, in milliseconds) and the pool's numbers at the end: `in_use`, `available`,
     /// `pending`, `waiting` and `max` (`maxPoolSize`; 0 means no limit). A pool logs at most one warning a second.
@@ -237,7 +236,7 @@ impl<E: Establish> PoolBuilder<E> {
     ///
     /// # Errors
     ///
-    /// [`InvalidOption`] if an option is invalid. If there is no runtime, the error names the option `runtime`.
+    /// [`InvalidOption`] if an option is invalid. If there is no runtime, the error names the `runtime` option.
     ///
     /// ```
     /// // Outside of a tokio runtime.

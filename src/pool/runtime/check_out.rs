@@ -27,16 +27,16 @@ pub(super) type Site = &'static Location<'static>;
 type Outcome<E> = Result<Connection<E>, CheckOutError>;
 
 pin_project! {
-    /// The future of a check-out. It looks for a connection in the calling thread's stack first. If there is none, it
-    /// waits on the future that `wait` returns.
+    /// A check-out's future. It looks for a connection in the calling thread's stack first. If there is none, it waits
+    /// on the future that `wait` returns.
     ///
     /// It is not an `async fn`, because an `async fn` sets up, looks up and tears down its state at each check-out,
     /// which would take as many instructions as taking the connection itself. It is not an enum either, because its
     /// variants would be built elsewhere and copied. Such a copy loads wider units than the preceding stores wrote, so
-    /// it stalls until these stores have completed. The stall took 5 % of the time of a hand-over.
+    /// it stalls until these stores have completed. The stall took 5 % of a hand-over's time.
     #[project = CheckOutParts]
     pub(super) struct CheckOut<'p, E: Establish, W> {
-        // The caller's handle or, once the check-out is waiting, the handle of this process.
+        // The caller's handle or, once the check-out is waiting, this process's handle.
         pool: &'p Pool<E>,
         site: Site,
         state: CheckOutState,
@@ -79,8 +79,8 @@ impl<'p, E: Establish, W> CheckOut<'p, E, W> {
     /// Drops a waiting check-out.
     ///
     /// In a forked child, the wait is leaked. Its ticket is in the parent's queue, whose lock may be held by a thread
-    /// that does not exist in the child. The memory of the future may still be freed, because nothing in the child uses
-    /// that queue.
+    /// that does not exist in the child. The future's memory may still be freed, because nothing in the child uses that
+    /// queue.
     ///
     /// This is a separate function, so that dropping a check-out that never waited takes one comparison.
     #[inline(never)]

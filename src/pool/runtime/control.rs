@@ -142,7 +142,7 @@ impl<E: Establish> Pool<E> {
     /// Connections in use are left alone. `ConnectionClosed` is emitted with the reason "stale".
     ///
     /// `keep` is called for one connection at a time, outside all locks. During the call, no check-out can get that
-    /// connection, or any connection of the same shard that `keep` has not judged yet. So `keep` must be quick. If
+    /// connection, or any connection in the same shard that `keep` has not judged yet. So `keep` must be quick. If
     /// `keep` panics, the remaining connections are kept.
     ///
     /// ```no_run

@@ -43,7 +43,7 @@ enum End {
 async fn drain<E: Establish>(mut task: DrainTask<E>) {
     let core = task.draining.core();
     let environment = core.environment();
-    // In a forked child, the lock of the watch's list may be held by a thread that does not exist there.
+    // In a forked child, the lock on the watch's list may be held by a thread that does not exist there.
     let mut change = OfThisProcess::new(Watch::new(&environment.changed));
     let end = {
         let (connection, revocation) = task.draining.revocable();

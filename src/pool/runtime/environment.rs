@@ -45,7 +45,7 @@ pub(super) fn forget_nearby() {
     NEARBY.with(Nearby::forget);
 }
 
-/// Returns the number of the calling thread. Threads are numbered in the order of their first call.
+/// Returns the calling thread's number. Threads are numbered in the order of their first call.
 #[inline]
 pub(crate) fn thread_number() -> usize {
     let number = NUMBER.get();

@@ -183,7 +183,7 @@ impl<E: Establish> Pool<E> {
         self.here().core.report_holds_after(threshold);
     }
 
-    /// Returns the threshold of [`Pool::report_holds_after`].
+    /// Returns the threshold set by [`Pool::report_holds_after`].
     #[must_use]
     pub fn holds_are_reported_after(&self) -> Option<Duration> {
         self.here().core.holds_are_reported_after()
@@ -195,7 +195,7 @@ impl<E: Establish> Pool<E> {
     /// report of its end. The function must not block, because the background task also maintains the pool. A panic in
     /// the function is caught.
     ///
-    /// The reports are also logged, with the target `wharf::holders`: a long hold at level `WARN`, its end at level
+    /// The reports are also logged, with the `wharf::holders` target: a long hold at level `WARN`, its end at level
     /// `INFO`.
     ///
     /// ```no_run

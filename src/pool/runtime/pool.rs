@@ -78,8 +78,8 @@ use crate::pool::sync::Contained;
 /// succeed again when it can.
 ///
 /// [`Endpoint::pool`](crate::Endpoint::pool) makes a pool of connections to a MongoDB server, and [`Pool::builder`]
-/// makes a pool of any other connections. Clones are handles to the same pool. Dropping the last handle closes the
-/// pool.
+/// makes a pool of any other kind of connection. Clones are handles to the same pool. Dropping the last handle closes
+/// the pool.
 ///
 /// # Cost
 ///
@@ -90,7 +90,7 @@ use crate::pool::sync::Contained;
 ///
 /// A check-out takes a lock for a few steps if it is the first to wait, if it gives up, or if its waker changes. So
 /// does a check-in that serves the last waiter. About two in 64 waiting check-outs take the lock, if it is free, to
-/// manage the queue's memory. Such a check-out may allocate a segment of 4 KiB; the memory for a burst of check-outs is
+/// manage the queue's memory. Such a check-out may allocate a 4 KiB segment; the memory for a burst of check-outs is
 /// freed once the burst is over. While a check-out is opening a connection, or others are waiting behind a check-out
 /// that gave up, each check-in that serves a check-out takes the lock. The number of steps under the lock does not
 /// depend on the number of waiters. A thread that finds the lock held leaves its section to the holder, which runs up
@@ -133,9 +133,9 @@ use crate::pool::sync::Contained;
 /// For a subscriber, the child's pool continues the parent's pool, so counts derived from the events remain correct in
 /// the child. If the pool was ready, it emits `PoolCleared`. For every inherited connection it emits `ConnectionClosed`
 /// with the reason "stale", preceded by `ConnectionCheckedIn` if the connection was in use. New connections continue
-/// the numbering of the parent's pool. A call that another thread was making to the pool at the time of the fork does
-/// not emit any further events in the child. If that call was notifying subscribers of a check-out or a check-in, the
-/// child considers the event delivered.
+/// the parent pool's numbering. A call that another thread was making to the pool at the time of the fork does not emit
+/// any further events in the child. If that call was notifying subscribers of a check-out or a check-in, the child
+/// considers the event delivered.
 ///
 /// The parent's work does not continue in the child, even if the child inherits a runtime. The background task does not
 /// run there, and connections that were being opened are abandoned. A check-out that was waiting at the time of the

@@ -9,13 +9,13 @@ use crate::pool::sync::contain;
 
 /// Receives the events of a pool.
 ///
-/// A subscriber is called on a thread that is inside a call to the pool, and never under a lock of the pool. If it
+/// A subscriber is called on a thread that is inside a call to the pool, and never under one of the pool's locks. If it
 /// panics, the pool catches the panic, and considers the event delivered. Every `Fn(&PoolEvent)` is a subscriber.
 ///
 /// # Order
 ///
-/// A subscriber may be called by several threads at the same time, with events of different check-outs and connections.
-/// One event is fully delivered before another in these cases:
+/// A subscriber may be called by several threads at the same time, with events for different check-outs and
+/// connections. One event is fully delivered before another in these cases:
 ///
 /// - both events belong to the same check-out, or to the same connection;
 /// - one of the events is about the pool itself (created, ready, cleared, closed), and the call that emitted the first

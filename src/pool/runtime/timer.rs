@@ -22,8 +22,8 @@ pub(crate) enum Lapse {
 
 /// Waits for `future` until `at`.
 ///
-/// If the caller is not on a runtime, a timer of the runtime that `lender` returns is used. If `lender` returns `None`,
-/// `future` is never polled.
+/// If the caller is not on a runtime, a timer from the runtime that `lender` returns is used. If `lender` returns
+/// `None`, `future` is never polled.
 pub(crate) async fn within<F: Future>(
     at: Instant,
     lender: impl FnOnce() -> Option<Handle>,
@@ -62,7 +62,7 @@ pub(super) async fn polled_at<F: Future>(at: Instant, future: F) -> Option<F::Ou
 
 fn is_on_runtime() -> bool {
     // Most callers are in a task, whose id is cheap to read. Getting the handle increments a reference count, on a
-    // cache line that all threads of the runtime share.
+    // cache line that all of the runtime's threads share.
     tokio::task::try_id().is_some() || Handle::try_current().is_ok()
 }
 

@@ -24,7 +24,7 @@ use crate::text::printable::PrintableError;
 /// The target of spans and messages: the "connection" component of the logging specification.
 pub(crate) const TARGET: &str = "wharf::connection";
 
-/// The shortest time between two warnings of a pool.
+/// The shortest time between two warnings from a pool.
 const PACE: Duration = Duration::from_secs(1);
 
 /// Returns whether a waiting check-out may need the span or the warning that [`observed`] adds.

@@ -180,7 +180,7 @@ impl<E: Establish> Pool<E> {
             return Ok(());
         }
         let is_over = || !core.is_suspended() || core.state().phase == Phase::Closed;
-        // A forked child leaks this future instead of dropping it, so it does not take the lock of the watch's list.
+        // A forked child leaks this future instead of dropping it, so it does not take the lock on the watch's list.
         let mut change = Watch::new(&core.environment().changed);
         let over = poll_fn(|context| {
             // event-listener cannot handle a panicking waker.

@@ -28,8 +28,8 @@ use super::{Backoff, UnsafeCell, made_progress, spin_loop, unless_mutant};
 /// - After [`MOST_SERVED`](Self::MOST_SERVED) sections, the holder gives the lock to the next thread, which continues.
 ///
 /// A request that arrives after the holder's last check is not served by that holder. The holder then releases the
-/// lock, so the thread of the first such request takes the lock and serves all of them. That thread is certain to be
-/// still waiting: a holder takes the whole list at once, so no request is served before its list has been taken.
+/// lock, so the thread that made the first such request takes the lock and serves all of them. That thread is certain
+/// to be still waiting: a holder takes the whole list at once, so no request is served before its list has been taken.
 ///
 /// A holder therefore runs other threads' sections. Those sections take no locks, and their panics are raised on the
 /// threads that requested them. So the holder may hold other locks, and may even be unwinding.
@@ -78,7 +78,7 @@ pub struct BriefGuard<'l, T> {
     on_this_thread: PhantomData<*mut T>,
 }
 
-/// The request of a waiting thread. It stays on that thread's stack until its state says that it has been served.
+/// A waiting thread's request. It stays on that thread's stack until its state says that it has been served.
 ///
 /// INV-13 (requests stay): while a request is in the lock's list and its state is `WAITS`, it stays in place. During
 /// that time, only the holder of the lock touches `next` and the contents of the `Errand` whose section `run` runs.
@@ -148,7 +148,7 @@ impl<T, F: FnOnce(&mut T) -> R, R> Errand<T, F, R> {
 }
 
 impl<T> BriefLock<T> {
-    /// How many sections of other threads a holder runs before it passes the lock on.
+    /// How many sections a holder runs for other threads before it passes the lock on.
     #[cfg(not(loom))]
     const MOST_SERVED: u32 = 32;
     /// Small, so that models reach it.
@@ -166,7 +166,7 @@ impl<T> BriefLock<T> {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value), requests: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Waits until the lock is free, and takes it. The guard's drop may run sections of other threads.
+    /// Waits until the lock is free, and takes it. The guard's drop may run other threads' sections.
     #[inline]
     pub fn lock(&self) -> BriefGuard<'_, T> {
         if self.try_acquire() || self.acquire_soon() { self.guard(ptr::null()) } else { self.lock_later() }
@@ -308,10 +308,10 @@ impl<T> BriefLock<T> {
                 Request::<T>::HOLDS => return true,
                 _ => {}
             }
-            // Normally, only the thread of the first request watches the lock: if the last holder missed that request,
-            // it also missed all later requests. Other threads watch the lock only if that thread seems to have been
-            // preempted. Relaxed: only a check. Unlike an attempt to lock, it does not take the cache line away from
-            // the holder.
+            // Normally, only the thread that made the first request watches the lock: if the last holder missed that
+            // request, it also missed all later requests. Other threads watch the lock only if that thread seems to
+            // have been preempted. Relaxed: only a check. Unlike an attempt to lock, it does not take the cache line
+            // away from the holder.
             //
             // A holder releases the lock only after it has served every request that it took. So if this attempt
             // succeeds, the request is in the list and is served here, or it has been run since the check above. This
@@ -324,7 +324,7 @@ impl<T> BriefLock<T> {
         }
     }
 
-    /// Returns the guard of a lock that was given to the thread of this request.
+    /// Returns the guard for a lock that was given to the thread that made this request.
     #[allow(unsafe_code)]
     fn take_over(&self, request: &Request<T>) -> BriefGuard<'_, T> {
         // SAFETY: INV-13: this thread holds the lock.

@@ -12,11 +12,11 @@ thread_local! {
     static STEPS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The work of the calling thread under short locks.
+/// The calling thread's work under short locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) sections: u32,
-    /// The number of steps of the longest section.
+    /// The number of steps in the longest section.
     pub(crate) longest: u32,
     /// How many times the thread allocated, moved or freed memory under a lock.
     pub(crate) allocations: u32,

@@ -1,4 +1,4 @@
-//! Wrappers of loom's atomics that make loom explore all orders of their accesses.
+//! Wrappers around loom's atomics that make loom explore all orders of their accesses.
 //!
 //! loom decides which orders to try based on the *last* access to each object, and a load overwrites the record of an
 //! earlier load. If thread A loads, and thread B then loads and stores, loom compares B's store with B's own load, and
@@ -6,7 +6,7 @@
 //! atomics therefore pass after a handful of executions, and the interesting executions are not among them (observed
 //! with loom 0.7.2).
 //!
-//! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion of the atomic. These
+//! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion to the atomic. These
 //! operations depend on each other, whatever kind of access follows, so loom tries all their orders. Because they are
 //! relaxed, they do not synchronise anything, and loom still chooses which store a load reads.
 //!

@@ -67,7 +67,7 @@ fn call(foreign: impl FnOnce()) {
     contain(foreign);
 }
 
-/// Calls a waker's code. Panics of the model checker are failures of the model, so they are not caught.
+/// Calls a waker's code. Panics from the model checker are model failures, so they are not caught.
 #[cfg(any(loom, shuttle))]
 fn call(foreign: impl FnOnce()) {
     foreign();

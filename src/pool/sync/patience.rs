@@ -1,4 +1,4 @@
-//! Lets a thread of a model wait for another thread's step.
+//! Lets a thread in a model wait for another thread's step.
 //!
 //! A thread that waits by polling makes loom try all orders of its polls. A model in which two threads wait for a third
 //! in this way never finishes. Here, a thread polls twice and then sleeps until another thread has made progress. Only

@@ -26,8 +26,8 @@ pub enum Access {
 /// A location in the source.
 pub type Site = &'static Location<'static>;
 
-/// The functions of the simulator. Each function is called on the core that it concerns, and may run other cores before
-/// it returns.
+/// The simulator's functions. Each function is called on the core that it concerns, and may run other cores before it
+/// returns.
 pub trait Machine: Sync {
     /// Accesses `bytes` bytes at `address`. The access itself follows immediately, before any other core's next access.
     fn access(&self, address: usize, bytes: usize, access: Access, site: Site);

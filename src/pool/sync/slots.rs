@@ -12,7 +12,7 @@
 //! 2. Thread B takes slots 2 and 1, and puts slot 2 back.
 //! 3. A swaps the top, which is slot 2 again, for slot 1, which B owns.
 //!
-//! Therefore each change of the head increments its tag, and A's swap fails. It can wrongly succeed only if the number
+//! Therefore each change to the head increments its tag, and A's swap fails. It can wrongly succeed only if the number
 //! of changes between steps 1 and 3 is a multiple of 2⁴⁰. At ten million changes a second, that takes 30 hours.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -55,7 +55,7 @@ impl Watched {
         Self::with(name, |options| options).await
     }
 
-    /// Watches a collection on the shared set. `change` modifies the options of the watching client.
+    /// Watches a collection on the shared set. `change` modifies the watching client's options.
     pub async fn with(name: &'static str, change: impl FnOnce(Options) -> Options) -> Self {
         let set = tokio::task::spawn_blocking(|| replica_set::shared().unwrap()).await.unwrap();
         Self::on(set, name, change).await
@@ -106,7 +106,7 @@ impl Watched {
         self.run(doc! { "drop": self.name }).await;
     }
 
-    /// Makes commands of the watching client fail, on all members.
+    /// Makes the watching client's commands fail, on all members.
     pub async fn fail<const N: usize>(&self, commands: [&str; N], times: i32, how: Document) {
         let mut data = doc! { "failCommands": commands.to_vec(), "appName": APP_NAME };
         data.extend(how);

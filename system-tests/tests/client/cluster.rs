@@ -69,7 +69,7 @@ impl Cluster {
         Self { servers, arrived, is_replica_set }
     }
 
-    /// Returns a client that knows all servers, and the events of its commands.
+    /// Returns a client that knows all servers, and its command events.
     pub(super) async fn client(&self, parameters: &str) -> (Client, Told) {
         let hosts: Vec<_> = self.servers.iter().map(ScriptedServer::address).collect();
         let set = if self.is_replica_set { "replicaSet=rs&" } else { "" };
@@ -113,7 +113,7 @@ fn hello(server: usize, hosts: Option<&Vec<String>>) -> Document {
     hello
 }
 
-/// Returns a client, the events of its commands and the events of its monitoring.
+/// Returns a client, its command events and its monitoring events.
 pub(super) fn client(uri: &str) -> (Client, Told, Events) {
     let (told, events) = (Told::default(), Events::default());
     let of_commands = told.clone();
@@ -125,7 +125,7 @@ pub(super) fn client(uri: &str) -> (Client, Told, Events) {
     (client, told, events)
 }
 
-/// The events of a client's commands.
+/// A client's command events.
 #[derive(Clone, Default)]
 pub(super) struct Told(pub(super) Arc<Mutex<Vec<CommandEvent>>>);
 

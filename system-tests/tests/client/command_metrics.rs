@@ -1,4 +1,4 @@
-//! The command metrics of a client, on a server that follows a script.
+//! A client's command metrics, on a server that follows a script.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

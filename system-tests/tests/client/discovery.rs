@@ -172,8 +172,8 @@ async fn server_that_accepts_few_connections_at_a_time_does_not_clear_the_pool()
     assert_eq!(events.count("ServerDescriptionChanged"), changes, "the server stays known");
 }
 
-/// Makes the assertions of the unified files `logging-sharded` and `sharded-emit-topology-changed-before-close`. Those
-/// tests require a real sharded cluster, which the testbed lacks.
+/// Makes the assertions from the unified files `logging-sharded` and `sharded-emit-topology-changed-before-close`.
+/// Those tests require a real sharded cluster, which the testbed lacks.
 #[tokio::test(start_paused = true)]
 async fn events_of_a_sharded_topology_are_in_order() {
     let cluster = Cluster::of_mongos(2, |_, _, _| ok()).await;

@@ -13,7 +13,7 @@ use super::events::Events;
 
 /// Tells the child which server to monitor.
 const SERVER: &str = "WHARF_TEST_FUNCTION_SERVER";
-/// Tells the child which function it is: the expected field `env` of its handshakes, as JSON. Absent if the child is
+/// Tells the child which function it is: the expected `env` field in its handshakes, as JSON. Absent if the child is
 /// not a function.
 const FUNCTION: &str = "WHARF_TEST_FUNCTION";
 
@@ -96,7 +96,7 @@ async fn in_a_process_of_its_own() {
     assert_eq!(counted.await.unwrap(), vec![env; expected]);
 }
 
-/// Returns the environment that a connection reported, as the server shows it. The field `container` is left out,
+/// Returns the environment that a connection reported, as the server shows it. The `container` field is left out,
 /// because the test may run in a container.
 fn env_of(operation: RawBsonRef<'_>) -> Option<Document> {
     let metadata = operation.as_document().unwrap().get_document("clientMetadata").unwrap();

@@ -29,7 +29,7 @@ fn ok() -> Answer {
     Answer::Reply(doc! { "ok": 1 })
 }
 
-/// Starts a mongos that answers the `hello` of the first connection, and hangs on all other connections.
+/// Starts a mongos that answers the `hello` on the first connection, and hangs on all other connections.
 async fn monitored_only() -> ScriptedServer {
     let connections = AtomicUsize::new(0);
     let server = ScriptedServer::start(move || {

@@ -1,4 +1,4 @@
-//! Libraries that are appended to the metadata of an existing client (MongoDB Handshake, "Client Metadata Update Prose
+//! Libraries that are appended to an existing client's metadata (MongoDB Handshake, "Client Metadata Update Prose
 //! Tests"). The servers follow scripts, and record the metadata of the connection on which a ping arrives.
 
 use std::sync::{Arc, Mutex};
@@ -111,7 +111,7 @@ async fn updated(initial: Option<DriverInfo>, appended: &[DriverInfo]) -> Vec<Me
         client.clone().append_metadata(library.clone()).unwrap();
         seen.push(ping().await);
     }
-    // Test 9: each handshake, including the monitors' handshakes, contains the field `backpressure`.
+    // Test 9: each handshake, including the monitors' handshakes, contains the `backpressure` field.
     let handshakes: Vec<_> =
         server.server.commands().into_iter().filter(|command| command.contains_key("client")).collect();
     assert!(handshakes.len() > seen.len(), "{handshakes:?}");

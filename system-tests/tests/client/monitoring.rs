@@ -12,7 +12,7 @@ use wharf_testbed::replica_set::{self, ReplicaSet, ReplicaSetOptions};
 use super::cluster::{Cluster, failure, ok};
 use super::events::Events;
 
-/// Returns a client for this connection string, and the events of its monitoring.
+/// Returns a client for this connection string, and its monitoring events.
 fn client_of(uri: &str, change: impl FnOnce(Options) -> Options) -> (Client, Events) {
     let events = Events::default();
     let options = change(Options::parse(uri).unwrap());
@@ -93,7 +93,7 @@ async fn events_tell_of_a_standalone_from_the_first_use_to_the_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn step_down_is_known_as_soon_as_it_happens_while_streaming() {
-    // The test has its own set, because a step-down would interrupt the operations of other tests.
+    // The test has its own set, because a step-down would interrupt other tests' operations.
     let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
     // The monitors pause for so long between checks that polling would not notice the step-down.
     let (client, events) = client_of(&set.uri(), |options| options.heartbeat_frequency(Duration::from_secs(300)));

@@ -69,7 +69,7 @@ impl Visit for Fields {
     }
 }
 
-/// The unified tests `logging-standalone`, applied to all messages of a client's lifetime.
+/// The unified tests `logging-standalone`, applied to all messages in a client's lifetime.
 #[test]
 fn log_has_the_messages_and_keys_of_the_specification() {
     let server = mongod::shared().unwrap();
@@ -114,7 +114,7 @@ fn log_has_the_messages_and_keys_of_the_specification() {
     assert!(messages[5]["newDescription"].starts_with("Single with 127.0.0.1:"), "{:?}", messages[5]);
 }
 
-/// "Connection Pool Logging", applied to all messages of a pool's lifetime.
+/// "Connection Pool Logging", applied to all messages in a pool's lifetime.
 #[test]
 fn pools_of_a_client_log_by_themselves() {
     let server = mongod::shared().unwrap();
@@ -202,7 +202,7 @@ fn last_server_that_leaves_the_topology_is_warned_of_once() {
     assert!(messages[0]["reason"].ends_with(r#"it belongs to the replica set "rs", but replicaSet is "other""#));
 }
 
-/// Runs `work` with a client of the shared server, and returns the messages about its commands.
+/// Runs `work` with a client for the shared server, and returns the messages about its commands.
 fn logged<F: Future<Output = ()>>(most: Option<usize>, work: impl FnOnce(Client) -> F) -> Vec<Message> {
     let server = mongod::shared().unwrap();
     let kept = Kept::new("wharf::command");

@@ -362,8 +362,7 @@ async fn batch_whose_fetch_finds_no_connection_again_reports_the_attempt_before(
     }
 }
 
-/// Client Backpressure, "Overload retry policy": for the propagation of errors, a generic command is treated as a
-/// write.
+/// Client Backpressure, "Overload retry policy": for error propagation, a generic command is treated as a write.
 #[tokio::test(start_paused = true)]
 async fn attempt_that_wrote_nothing_hides_no_earlier_one_of_an_operation_that_may_write() {
     let overload = ["SystemOverloadedError", "RetryableError"];

@@ -72,7 +72,7 @@ async fn credential_is_rotated_under_load_without_a_failed_operation() {
     }
     assert!(served.iter().filter(|count| **count > 0).count() >= 2, "{served:?}");
 
-    // A server refuses the commands on a connection of a dropped user.
+    // A server refuses the commands on a dropped user's connection.
     for number in 0..USERS - 1 {
         run(&root, doc! { "dropUser": format!("user {number}") }).await;
     }

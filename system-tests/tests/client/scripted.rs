@@ -101,7 +101,7 @@ async fn requested_checks_keep_half_a_second_apart_and_end_with_the_request() {
     // The last check was requested just before the time ran out.
     let times = server.times(is_hello);
     assert!(close(&times, &[0, 500, 1000, 1500, 2000]), "{times:?}");
-    // All checks use the connection of the first check.
+    // All checks use the first check's connection.
     assert_eq!(server.times(is_handshake).len(), 1);
     sleep(Duration::from_secs(55)).await;
     let times = server.times(is_hello);

@@ -57,7 +57,7 @@ fn at(ports: &[u16]) -> Vec<String> {
 async fn members_change(events: &Events, mark: usize) {
     let is_member = |event: &TopologyEvent| matches!(event.name(), "ServerOpening" | "ServerClosed");
     events.after(mark, is_member).await;
-    // All events of one change are delivered together, after the description has changed.
+    // All events for one change are delivered together, after the description has changed.
     events.after(mark, |event| event.name() == "TopologyDescriptionChanged").await;
 }
 

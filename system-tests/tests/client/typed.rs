@@ -21,7 +21,7 @@ fn orders() -> Vec<Order> {
     (0..10).map(|id| Order { id, customer: format!("customer {}", id % 2), price: i64::from(id) }).collect()
 }
 
-/// Returns the shared server and a client for it. Drops the collection of this test.
+/// Returns the shared server and a client for it. Drops this test's collection.
 async fn collection(name: &str) -> (Arc<Mongod>, Client) {
     let server = mongod::shared().unwrap();
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();

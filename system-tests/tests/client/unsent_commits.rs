@@ -1,4 +1,4 @@
-//! Commits of `with_transaction` that fail before anything is sent, on a runtime with a single thread.
+//! Commits by `with_transaction` that fail before anything is sent, on a runtime with a single thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

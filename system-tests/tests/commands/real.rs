@@ -40,7 +40,7 @@ async fn document_sequences_and_unacknowledged_writes_arrive() {
     let insert = rawdoc! { "insert": "unacknowledged", "writeConcern": { "w": 0 } };
     let mut connection = pool.check_out().await.unwrap();
     connection.send(Command::new("commands", &insert).sequences(&sequences)).await.unwrap();
-    // The server executes the commands of a connection in order.
+    // The server executes a connection's commands in order.
     let reply = connection.run_command("commands", &rawdoc! { "count": "unacknowledged" }).await.unwrap();
     assert_eq!(reply.get_i32("n").unwrap(), 1000);
     drop(connection);

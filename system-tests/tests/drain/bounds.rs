@@ -76,7 +76,7 @@ async fn cancelled_command_costs_no_connection() {
         settled(&pool).await;
         assert_eq!((pool.status().total, pool.status().available), (1, 1));
     }
-    // One connection of the pool, and one connection for the fail point.
+    // One connection from the pool, and one for the fail point.
     assert_eq!(server.counters().connections_opened, 2);
     pool.run_command("admin", &rawdoc! { "buildInfo": 1 }).await.unwrap();
     assert!(ends.try_recv().is_err());

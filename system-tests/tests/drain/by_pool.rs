@@ -1,4 +1,4 @@
-//! The drains of an application's own establisher, on connections without a server.
+//! Drains by an application's own establisher, on connections without a server.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

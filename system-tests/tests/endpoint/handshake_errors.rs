@@ -1,4 +1,4 @@
-//! The meaning of a handshake error for the operation that needs the connection, and for the pool.
+//! What a handshake error means for the operation that needs the connection, and for the pool.
 
 use std::sync::{Arc, Mutex};
 

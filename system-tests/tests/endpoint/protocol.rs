@@ -197,7 +197,7 @@ async fn second_reply_is_refused() {
 }
 
 /// Returns text made of line breaks, escape sequences and changes of writing direction. Its length is about a quarter
-/// of the limit for a reply of the handshake.
+/// of the limit for a handshake reply.
 fn hostile_text() -> String {
     "all is well\r\n[ERROR] \u{1b}[2J\u{202e}".repeat(9_000)
 }

@@ -14,12 +14,12 @@ use wharf::{Client, ClientError, Operation};
 
 /// The number of tasks, which exceeds the number of connections that the tests' pools may open.
 const TASKS: usize = 64;
-/// The database of the load. Its collection `inserted` holds a document for each insert, and `counters` holds one for
-/// each task.
+/// The load's database. Its collection `inserted` holds a document for each insert, and `counters` holds one for each
+/// task.
 const DATABASE: &str = "faults";
-/// The database of the new client's load.
+/// The database for the new client's load.
 const DATABASE_BESIDE: &str = "beside";
-/// How long the last operations may take after the load is told to stop. This is less than the time limit of server
+/// How long the last operations may take after the load is told to stop. This is less than the time limit for server
 /// selection.
 const LAST_OPERATION: Duration = Duration::from_secs(15);
 /// How long the pools may take to return to the counts that they had before the fault.
@@ -162,7 +162,7 @@ impl Load {
         }
         let new = Client::new(self.client.options().clone()).unwrap();
         let beside = Self::start_in(&new, DATABASE_BESIDE).await;
-        // The first thousand operations of a new client do not count.
+        // A new client's first thousand operations do not count.
         beside.progress(1000).await;
         let until = (from + limit).max(Instant::now() + 2 * SECOND);
         let is_enough = |own: f64, new: f64, seconds: f64| own >= 0.9 * new && own + new >= 0.5 * usual * seconds;

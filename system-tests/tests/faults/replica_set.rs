@@ -12,7 +12,7 @@ use super::events::Events;
 use super::load::{Load, Outcome, Regained};
 use super::{blocking, turn, within};
 
-/// The default of `heartbeatFrequencyMS`.
+/// The default for `heartbeatFrequencyMS`.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Starts a set, and a client with fewer connections than the load has tasks.
@@ -148,9 +148,10 @@ async fn primary_that_hangs_is_left_for_the_next() {
         let outcome = load.stop().await;
         outcome.print("SIGSTOP and SIGCONT of the primary", &further);
         check(&outcome).await;
-        // The stall of 3 to 14 s comes from the replica set. Its election takes 2 s. The new primary then waits until its
-        // own heartbeats to the hanging member have timed out (`catchUpTimeoutMillis`). Writes with the write concern
-        // majority wait until the other secondary stops reading the oplog of the hanging member, which takes up to 10 s.
+        // The stall of 3 to 14 s comes from the replica set. Its election takes 2 s. The new primary then waits until
+        // its own heartbeats to the hanging member have timed out (`catchUpTimeoutMillis`). Writes with the write
+        // concern majority wait until the other secondary stops reading the hanging member's oplog, which takes up to
+        // 10 s.
         assert!(outcome.longest_stall() < Duration::from_secs(30), "{outcome}");
         assert!(client.shutdown(Duration::from_secs(5)).await);
     })

@@ -95,7 +95,7 @@ async fn sockets_are_as_many_as_promised() {
     .await;
 }
 
-/// The default of `maxPoolSize`.
+/// The default for `maxPoolSize`.
 const MAX_POOL_SIZE: usize = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,7 +140,7 @@ async fn hold_all(client: &Client, preference: &ReadPreference) -> Vec<Connectio
     held
 }
 
-/// Checks that, if all connections of a pool are held, another check-out waits until a connection is checked in.
+/// Checks that, if all of a pool's connections are held, another check-out waits until a connection is checked in.
 async fn one_more_waits(client: &Client, preference: &ReadPreference, held: &mut Vec<Connection<Endpoint>>) {
     let is_there = || client.status().servers.iter().any(|server| server.pool.is_some_and(|pool| pool.waiting == 1));
     let waiter = async {

@@ -143,8 +143,7 @@ fn paused_pool_stays_paused_and_closed_pool_stays_closed() {
     let parent = Parent::new(0);
     let counters = parent.mock.0.clone();
     parent.pool.clear(Clear::new()).unwrap();
-    // The thread of the background task may deliver the event after `clear` has returned. The same holds for `close`
-    // below.
+    // The background task's thread may deliver the event after `clear` has returned. The same holds for `close` below.
     parent.wait_until(|| read(&counters.cleared) == 1);
     let cleared = read(&counters.cleared);
     let state = || (parent.pool.status().phase, parent.pool.status().generation);
@@ -358,7 +357,7 @@ fn is_pending<F: Future>(future: &mut Pin<Box<F>>) -> bool {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Lets all tasks of a current-thread runtime run until they are idle.
+/// Lets all tasks on a current-thread runtime run until they are idle.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -569,7 +568,7 @@ const DEADLINE: u32 = 20;
 #[allow(unsafe_code)]
 fn in_child(name: &str, run: impl FnOnce() -> Result<(), Wrong>) {
     // SAFETY: only this thread continues in the child. It calls nothing but `run` and `_exit` and never returns, so it
-    // runs no destructors of the parent's frames. `run` must not take locks that other threads may have held at the
+    // runs no destructors from the parent's frames. `run` must not take locks that other threads may have held at the
     // fork: that is what these tests check. The C library keeps its own locks (`malloc`) usable in the child.
     let pid = unsafe { libc::fork() };
     assert_ne!(pid, -1, "fork failed");

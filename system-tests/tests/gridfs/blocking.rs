@@ -10,7 +10,7 @@ use wharf_testbed::mongod::{self, Mongod};
 
 use super::assert_problem;
 
-/// Returns an empty bucket with chunks of four bytes on the shared server.
+/// Returns an empty bucket with four-byte chunks on the shared server.
 fn bucket(name: &str) -> (Arc<Mongod>, Client, GridFsBucket) {
     let server = mongod::shared().unwrap();
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();

@@ -238,7 +238,7 @@ async fn upload_that_was_shut_down_is_complete() {
     assert_eq!((all(&database, "shut_down.files").await.len(), all(&database, "shut_down.chunks").await.len()), (1, 3));
 }
 
-/// `FramedWrite` of tokio-util closes its writer this way.
+/// tokio-util's `FramedWrite` closes its writer this way.
 #[tokio::test]
 async fn upload_may_be_flushed_at_each_poll_of_its_shutdown() {
     let (_server, database, bucket) = bucket("flushed").await;

@@ -13,7 +13,7 @@ use super::{answer, arrived, scripted};
 
 const SOON: Duration = Duration::from_millis(100);
 
-/// Returns a bucket with chunks of two bytes.
+/// Returns a bucket with two-byte chunks.
 async fn bucket(answer: fn(&Document) -> Answer) -> (ScriptedServer, GridFsBucket) {
     let (server, client) = scripted("", answer).await;
     (server, client.database("db").gridfs_bucket(GridFsBucketOptions::default().chunk_size_bytes(2)))

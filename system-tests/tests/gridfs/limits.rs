@@ -1,4 +1,4 @@
-//! The time limits of buckets: the prose tests of Client Side Operations Timeout, on servers that follow scripts.
+//! Bucket time limits: the prose tests of Client Side Operations Timeout, on servers that follow scripts.
 
 use std::io;
 use std::time::Duration;

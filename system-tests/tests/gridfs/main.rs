@@ -16,7 +16,7 @@ use wharf::{Client, ClientError, Database};
 use wharf_testbed::mongod::{self, Mongod};
 use wharf_testbed::scripted::{Answer, ScriptedServer, name};
 
-/// Returns an empty bucket with chunks of four bytes on the shared server, and its database.
+/// Returns an empty bucket with four-byte chunks on the shared server, and its database.
 async fn bucket(name: &str) -> (Arc<Mongod>, Database, GridFsBucket) {
     let server = mongod::shared().unwrap();
     let client = Client::from_uri(&format!("mongodb://{}", server.address())).unwrap();

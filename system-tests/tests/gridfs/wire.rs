@@ -1,4 +1,4 @@
-//! The commands of a bucket, and uploads that fail or are cancelled, on a server that follows a script.
+//! A bucket's commands, and uploads that fail or are cancelled, on a server that follows a script.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ async fn empty_file_is_read_without_a_query_for_chunks() {
     assert_eq!(arrived(&server), ["find fs.files"]);
 }
 
-/// Refuses inserts of chunks.
+/// Refuses chunk inserts.
 fn full(command: &Document) -> Answer {
     match command.get_str("insert") {
         Ok("fs.chunks") => Answer::Reply(doc! { "ok": 0, "code": 14031, "errmsg": "the disk is full" }),
@@ -125,7 +125,7 @@ async fn upload_that_has_failed_keeps_its_error_and_cleans_nothing_up() {
     assert_eq!(arrived(&server), ["find fs.files", "insert fs.chunks", "ping "]);
 }
 
-/// Delays inserts of chunks by a second.
+/// Delays chunk inserts by a second.
 fn slow(command: &Document) -> Answer {
     match command.get_str("insert") {
         Ok("fs.chunks") => Answer::After(Duration::from_secs(1), Box::new(answer(command))),

@@ -1,4 +1,4 @@
-//! The commands that the methods of handles send.
+//! The commands that the handles' methods send.
 
 use std::time::Duration;
 
@@ -367,7 +367,7 @@ async fn time_limit_of_a_handle_applies_to_all_its_calls() {
     let _ = orders.watch(()).await.unwrap();
     quick.delete_one(doc! {}).await.unwrap();
     orders.delete_one(doc! {}).timeout(Duration::ZERO).await.unwrap();
-    // The limit of the session applies to the call as a whole.
+    // The session's limit applies to the call as a whole.
     let mut session = client.start_session().default_timeout(Duration::from_secs(30)).await.unwrap();
     let body = async |mut session: Session| orders.find_one(doc! {}).session(&mut session).await;
     session.with_transaction(body).await.unwrap();

@@ -14,8 +14,8 @@ use std::process::Command;
 const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
 
 /// The number of rounds in the shorter run. The harness itself varies by a few hundred instructions between two runs,
-/// for example with the digits of a duration that it prints or with a task of the runtime. This amounts to far less
-/// than one instruction per round.
+/// for example with the digits of a duration that it prints or with a runtime task. This amounts to far less than one
+/// instruction per round.
 const FEW: u64 = 20_000;
 const MANY: u64 = 2 * FEW;
 
@@ -27,7 +27,7 @@ pub struct Cost {
     pub locked: Vec<Locked>,
     /// The program's functions and their instructions, except instructions that only some rounds execute.
     pub inside: BTreeMap<String, u64>,
-    /// Functions of other objects (libc, the system) and their instructions.
+    /// Functions in other objects (libc, the system) and their instructions.
     pub outside: BTreeMap<String, u64>,
 }
 

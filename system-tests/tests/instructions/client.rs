@@ -18,7 +18,7 @@ use wharf::{Client, Endpoint, Options, Pool, ReadPreference};
 
 use crate::callgrind::{Cost, begin_counting, cost_of_a_round};
 
-/// The functions of the library, and the functions that it uses for selection.
+/// The library's functions, and the functions that it uses for selection.
 const OWN: [&str; 5] = ["wharf::", "bson::", "arc_swap::", "client::rounds", "poll_fn::PollFn"];
 
 /// Measures rounds of a program on a server with or without sessions, prints their cost, and asserts that the library

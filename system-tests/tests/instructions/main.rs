@@ -34,7 +34,7 @@ use callgrind::{Cost, begin_counting, cost_of_a_round};
 /// below its own.
 const IDLE: usize = 8;
 
-/// Check-out and check-in of the core. Measured: 76, and 64 without metrics, with rustc 1.95 and the profile `bench`.
+/// Check-out and check-in of the core. Measured: 76, and 64 without metrics, with rustc 1.95 and the `bench` profile.
 /// The bounds leave a margin of a few percent for other compilers.
 const CORE_INSTRUCTIONS: f64 = 80.0;
 const CORE_INSTRUCTIONS_WITHOUT_METRICS: f64 = 68.0;
@@ -99,7 +99,7 @@ fn pair_on_the_pool_without_metrics() {
     assert_hit_path(&cost, POOL_INSTRUCTIONS_WITHOUT_METRICS);
 }
 
-/// The default policy of the check before use reads a coarse clock twice, and each reading is a load.
+/// The default policy for the check before use reads a coarse clock twice, and each reading is a load.
 #[test]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn pair_on_the_pool_with_checks() {

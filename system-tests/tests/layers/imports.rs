@@ -41,7 +41,7 @@ pub fn uses() -> Uses {
     paths.into_iter().map(|(module, paths)| (module.clone(), used(module, paths))).collect()
 }
 
-/// Returns the groups of modules that use each other, directly or through other modules of the group. A use of a module
+/// Returns the groups of modules that use each other, directly or through other modules in the group. A use of a module
 /// by the module that contains it is ignored.
 pub fn circles(uses: &Uses) -> BTreeSet<BTreeSet<Module>> {
     let is_inside = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with("::"));
@@ -122,7 +122,7 @@ fn paths(code: &str) -> Vec<Named> {
     paths
 }
 
-/// Adds the paths of a tree of imports.
+/// Adds the paths in an import tree.
 fn expand(before: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     let parts =
         |text: &str| text.split("::").map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect();

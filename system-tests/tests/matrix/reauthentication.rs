@@ -83,7 +83,7 @@ async fn reauthentication_without_a_user_is_the_commands_error() {
     run(&pool, "admin", doc! { "ping": 1 }).await.unwrap();
 }
 
-/// Starts a server that lets every client in with PLAIN, refuses every command of a connection with 391, and answers
+/// Starts a server that lets every client in with PLAIN, refuses every command on a connection with 391, and answers
 /// the second authentication with `second`.
 async fn refusing_again(second: Answer) -> ScriptedServer {
     let empty = || bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: Vec::new() };

@@ -84,8 +84,8 @@ async fn proxy_that_closes_at_any_byte_says_nothing_about_the_server() {
     assert_refused(options, Stage::Tls, OVERLOADED).await;
 }
 
-/// Starts a server without speculative authentication. `last` turns the reply to the only message of authentication
-/// into the answer.
+/// Starts a server without speculative authentication. `last` turns the reply to the only authentication message into
+/// the answer.
 async fn one_message(last: impl Fn(Document) -> Answer + Clone + Send + 'static) -> ScriptedServer {
     let script = move || -> Script {
         let last = last.clone();

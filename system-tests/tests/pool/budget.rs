@@ -362,7 +362,7 @@ async fn check_out_gets_the_place_of_an_idle_connection_although_no_check_out_ma
     drop(held);
 }
 
-/// The check-out closes the connection of the other pool. Foreign code that runs then can return a connection.
+/// The check-out closes the other pool's connection. Foreign code that runs then can return a connection.
 #[tokio::test(start_paused = true)]
 async fn connection_can_be_returned_while_another_pools_connection_is_closed_although_no_check_out_may_wait() {
     let budget = budget(2);

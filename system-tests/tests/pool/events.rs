@@ -1,4 +1,4 @@
-//! The cost that a subscriber adds to calls to the pool, and the bounds of this cost. The tests count events instead of
+//! The cost that a subscriber adds to calls to the pool, and the bounds on this cost. The tests count events instead of
 //! measuring time.
 
 use std::cell::Cell;

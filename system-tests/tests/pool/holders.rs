@@ -278,7 +278,7 @@ async fn wait_queue_timeout_lists_the_five_longest_holders() {
     assert!(message.len() < 1_000 && !message.contains("account_for_holders"), "{message}");
 }
 
-/// The reports of a pool, as one short line each.
+/// A pool's reports, as one short line each.
 #[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<String>>>);
 

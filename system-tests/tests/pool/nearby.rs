@@ -28,7 +28,7 @@ async fn connections_of_several_pools_come_back_to_their_own() {
             held.push(pool.check_out().await.unwrap());
             assert_eq!(counts(pool), (1, 0, 0, 1, 0), "a connection that is in use");
         }
-        // Over three rounds, the connection of each pool is checked in first, second and last.
+        // Over three rounds, each pool's connection is checked in first, second and last.
         held.rotate_left(round as usize % 3);
         drop(held);
         for pool in &pools {

@@ -90,7 +90,7 @@ fn assert_orderly(output: &Output) {
     assert_fits(stdout);
 }
 
-/// Asserts that each line fits a terminal of 80 columns, except lines that name a file.
+/// Asserts that each line fits an 80-column terminal, except lines that name a file.
 fn assert_fits(stdout: &str) {
     for line in stdout.lines().filter(|line| !line.starts_with("Wrote ")) {
         assert!(line.chars().count() <= 80, "{} columns: {line:?}", line.chars().count());

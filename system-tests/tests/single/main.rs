@@ -18,7 +18,7 @@ use wharf::Options;
 use wharf::client::CommandEvent;
 use wharf::single::{Client, ClientBuilder};
 
-/// Returns a builder for a client of this connection string.
+/// Returns a builder for a client with this connection string.
 fn builder(uri: &str) -> ClientBuilder {
     Client::builder(Options::parse(uri).unwrap())
 }

@@ -38,12 +38,12 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Creates a collector of the spans and messages of pools.
+    /// Creates a collector for the spans and messages of pools.
     pub fn of_pools(most: Level) -> Self {
         Self { most, reads: |metadata| metadata.target() == "wharf::connection", state: Arc::default() }
     }
 
-    /// Creates a collector of all spans, including the spans of the test.
+    /// Creates a collector for all spans, including the test's own.
     pub fn of_operations(most: Level) -> Self {
         Self { most, reads: |metadata| metadata.is_span(), state: Arc::default() }
     }

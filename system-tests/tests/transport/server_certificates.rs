@@ -36,7 +36,7 @@ async fn mongod_is_accepted_by_its_name_and_its_addresses() {
         let connection = connect(options(format!("{host}:{port}")).tls(secured.trust())).await.unwrap();
         assert_eq!(connection.peer_address(), Some(secured.mongod.address()));
     }
-    // One matching authority suffices. Without a check of the name, any name is accepted.
+    // One matching authority suffices. Without a name check, any name is accepted.
     let several = TlsOptions::default().ca_file(secured.certificates.file(Pem::BothAuthorities));
     connect(localhost(port).tls(several)).await.unwrap();
     connect(localhost(port).tls(secured.trust().allow_invalid_hostnames(true))).await.unwrap();
@@ -81,8 +81,8 @@ async fn certificate_for_another_name_is_refused() {
     assert!(matches!(tls_error(&error), Error::InvalidCertificate(why) if other_name(why)), "{error}");
 }
 
-/// Tests every combination of the options that relax a check with every flaw of a certificate. A certificate is
-/// accepted only if the options say so, and nothing is sent to a server that is refused.
+/// Tests every combination of the options that relax a check with every certificate flaw. A certificate is accepted
+/// only if the options say so, and nothing is sent to a server that is refused.
 #[tokio::test]
 async fn only_what_the_options_relax_is_accepted() {
     use tokio_rustls::rustls::version::{TLS12, TLS13};

@@ -1,6 +1,6 @@
 //! The wire formats against a real server: the server understands the messages that `wharf::unstable::wire` writes, and
-//! `wharf::unstable::wire` reads the server's messages. These are the test plans of OP_MSG and OP_COMPRESSED, at the
-//! level of messages.
+//! `wharf::unstable::wire` reads the server's messages. These are the test plans of OP_MSG and OP_COMPRESSED, at
+//! message level.
 #![cfg(not(loom))]
 
 use std::io::{Read, Write};

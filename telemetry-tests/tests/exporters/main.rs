@@ -1,4 +1,4 @@
-//! The exporters, with the OpenTelemetry SDK and with a recorder of the `metrics` facade.
+//! The exporters, with the OpenTelemetry SDK and with a recorder for the `metrics` facade.
 #![cfg(not(any(loom, shuttle)))]
 
 mod clients;

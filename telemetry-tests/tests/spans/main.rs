@@ -1,4 +1,4 @@
-//! The spans of a client, with the OpenTelemetry SDK, on a server that follows a script.
+//! A client's spans, with the OpenTelemetry SDK, on a server that follows a script.
 #![cfg(not(any(loom, shuttle)))]
 
 mod environment;
@@ -22,7 +22,7 @@ struct World {
     exporter: InMemorySpanExporter,
 }
 
-/// Returns the answer of a primary. A `getMore` returns one more document and exhausts the cursor.
+/// Returns a primary's answer. A `getMore` returns one more document and exhausts the cursor.
 fn primary(command: &Document) -> Answer {
     let batch = |id: i64, field: &str| {
         let collection = command.get_str("find").or_else(|_| command.get_str("collection")).unwrap_or_default();

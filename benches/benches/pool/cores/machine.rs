@@ -1,4 +1,4 @@
-//! The cores of the machine, and runtimes whose workers are pinned to them.
+//! The machine's cores, and runtimes whose workers are pinned to them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ impl Machine {
     /// Returns a description of this machine.
     pub fn this() -> Self {
         let mut seen = Vec::new();
-        // The rank of each logical core among the siblings of its physical core.
+        // The rank of each logical core among the siblings on its physical core.
         let mut ranked: Vec<(usize, usize)> = system::cores()
             .into_iter()
             .map(|core| {

@@ -1,7 +1,7 @@
 //! The `cores` series: how pools scale from one core to all of them.
 //!
-//! Each case runs with N tokio workers on N cores, for N = 1, 2, 4 … up to all cores of the machine. Each worker is
-//! pinned to a separate core, and siblings of the same physical core come last. Each turn uses a fresh pool on a fresh
+//! Each case runs with N tokio workers on N cores, for N = 1, 2, 4 … up to all of the machine's cores. Each worker is
+//! pinned to a separate core, and siblings on the same physical core come last. Each turn uses a fresh pool on a fresh
 //! runtime. In each round, the subjects take one turn in each case.
 //!
 //! | case | what runs on N cores |
@@ -12,7 +12,7 @@
 //! | `cores/saturated/10000-on-100/N` | 10,000 tasks on 100 connections, held across a yield |
 //! | `cores/elsewhere/N` | N tasks on a pool of 100·N; each connection is returned by the next worker's task |
 //!
-//! The time of an operation is the wall-clock time divided by the operations of all tasks. If a case scales perfectly,
+//! The time per operation is the wall-clock time divided by the operations of all tasks. If a case scales perfectly,
 //! its time on N cores is 1/N of its time on one core. The speed-up is the throughput divided by the throughput on one
 //! core in the same round.
 //!

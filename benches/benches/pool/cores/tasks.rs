@@ -1,4 +1,4 @@
-//! The tasks of the cases.
+//! The cases' tasks.
 
 use std::future::Future;
 use std::hint::{black_box, spin_loop};

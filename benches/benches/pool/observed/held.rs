@@ -1,4 +1,4 @@
-//! How long a call to the pool is held up by delivering the events of other calls.
+//! How long a call to the pool is held up by delivering events from other calls.
 //!
 //! 64 tasks on two workers check out, yield, and check in. No check-out waits in this pool. The subscriber keeps its
 //! thread busy for 20 µs. Each call to the pool is timed on its thread: each poll of a check-out, and each check-in.
@@ -27,7 +27,7 @@ const TASKS: usize = 64;
 const SIZE: usize = 100;
 /// How long the subscriber takes for an event.
 const SUBSCRIBER: Duration = Duration::from_micros(20);
-/// The events of a check-out that finds an idle connection, and of its check-in.
+/// The number of events from a check-out that finds an idle connection, and from its check-in.
 const OWN: u64 = 3;
 
 thread_local! {
@@ -41,13 +41,13 @@ pub struct Held {
     check_outs: u64,
     /// The durations of calls, in nanoseconds.
     calls: Histogram<u64>,
-    /// The maximum number of events of other calls that were delivered during one check-out and check-in.
+    /// The maximum number of events from other calls that were delivered during one check-out and check-in.
     most_events: u64,
-    /// The longest time that one task spent delivering the events of other calls, over the whole run.
+    /// The longest time that one task spent delivering events from other calls, over the whole run.
     most_time: Duration,
 }
 
-/// The measurements of one task.
+/// One task's measurements.
 struct Task {
     check_outs: u64,
     calls: Histogram<u64>,
@@ -131,7 +131,7 @@ async fn work<S: Handled>(subject: Arc<S>, stop: Arc<AtomicBool>) -> Task {
     task
 }
 
-/// The calls of one check-out and check-in.
+/// The calls in one check-out and check-in.
 struct Calls<'a> {
     histogram: &'a mut Histogram<u64>,
     /// How many events the calls delivered, and how long that took.

@@ -1,7 +1,7 @@
 //! How far check-outs exceed their time limit when the subscriber is slow.
 //!
 //! 32 callers share 4 connections, and hold each for 5 ms. The subscriber sleeps for 5 ms, and check-outs have a limit
-//! of 50 ms. Every caller has a separate thread, so that callers never wait for a worker: any delay of a check-out
+//! of 50 ms. Every caller has a separate thread, so that callers never wait for a worker: any delay to a check-out
 //! comes from the pool. The pool's own tasks run on a runtime without callers.
 //!
 //! A check-out that reaches its time limit still has to deliver the event that reports its failure. The limit may also

@@ -16,7 +16,7 @@
 //!
 //! wharf's claims are about figures in this table, and are printed below it with the measured values.
 //!
-//! The second part consists of two scenarios with a slow subscriber: how long the events of other calls hold up a call
+//! The second part consists of two scenarios with a slow subscriber: how long events from other calls hold up a call
 //! (`held`), and how far a check-out exceeds its time limit (`late`).
 
 mod claims;

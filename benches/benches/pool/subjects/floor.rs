@@ -79,7 +79,7 @@ impl Clear for Floor {
 ///
 /// There are as many circles as connections. The task that has the turn passes it on to the next task in the circle and
 /// waits for it to come round again. So each operation wakes one task, in a fixed order, and the circles share nothing:
-/// there is no queue, no counter and no search. The two tasks of a hand-over meet at one word, which each of them
+/// there is no queue, no counter and no search. The two tasks in a hand-over meet at one word, which each of them
 /// changes once. Any cost beyond this exchange is the pool's own.
 pub struct Turns {
     circles: usize,
@@ -92,7 +92,7 @@ pub const TASKS_IN_A_CIRCLE: usize = 100;
 /// The place where a task waits for its turn.
 struct Seat {
     state: AtomicU8,
-    /// The waker of the task, which stays the same.
+    /// The task's waker, which stays the same.
     waker: OnceLock<Waker>,
 }
 

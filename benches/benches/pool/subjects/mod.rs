@@ -42,7 +42,7 @@ impl Dummy {
     }
 }
 
-/// Keeps the compiler from optimizing away the close of a connection.
+/// Keeps the compiler from optimizing away the closing of a connection.
 impl Drop for Dummy {
     #[inline]
     fn drop(&mut self) {

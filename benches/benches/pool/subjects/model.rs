@@ -9,8 +9,8 @@
 //!   one if a connection is available or can be opened. A separate task opens a connection when one is needed, and the
 //!   check-out awaits that task.
 //! - A check-in is a message that carries the connection.
-//! - The handler receives owned events. The caller emits the events of a check-out, and the owner emits the event of a
-//!   check-in. Each event clones the server's address, which is a string.
+//! - The handler receives owned events. The caller emits the events for a check-out, and the owner emits the event for
+//!   a check-in. Each event clones the server's address, which is a string.
 //!
 //! The model leaves out two things that the driver does: it subscribes to cancellations at each check-out, and it
 //! allocates two more times to move a connection. The model therefore costs no more than the driver's pool.
@@ -32,7 +32,7 @@ pub struct Model {
     events: Events,
 }
 
-/// The events of check-outs, check-ins and openings, with the driver's fields.
+/// The events for check-outs, check-ins and openings, with the driver's fields.
 #[expect(dead_code, reason = "no handler here reads them, but the driver fills them in")]
 enum Event {
     CheckOutStarted { address: String },

@@ -1,5 +1,5 @@
-//! Models of the delivery of events. If a waiting caller never gets a verdict, or a task that waits for the end is
-//! never woken, the model deadlocks, which loom reports.
+//! Models of event delivery. If a waiting caller never gets a verdict, or a task that waits for the end is never woken,
+//! the model deadlocks, which loom reports.
 
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs all threads of a model on one thread")]
 
@@ -205,7 +205,7 @@ fn subscribers_that_publish_do_not_wait_for_themselves() {
                 events.seen.add(*number);
                 if *number < 100 {
                     let events = events.clone();
-                    // The subscriber of this call only notes the events, and publishes no others.
+                    // This call's subscriber only notes the events, and publishes no others.
                     events.delivery.publish(*number + 100, |number| events.seen.add(*number));
                 }
             }

@@ -1,5 +1,5 @@
 //! Models of the drain queue. A drain never delays a check-out: if a check-out lacks only capacity, one drain is
-//! displaced for it, exactly once. The check-out gets the capacity when the connection of that drain is closed.
+//! displaced for it, exactly once. The check-out gets the capacity when that drain's connection is closed.
 
 use std::sync::Arc;
 
@@ -71,8 +71,8 @@ fn drain_that_fails_while_a_check_out_needs_its_capacity_ends_once() {
     });
 }
 
-/// While another connection is pending, a check-out cannot use the capacity of a drain. Neither the drain nor the lease
-/// ends on its own.
+/// While another connection is pending, a check-out cannot use a drain's capacity. Neither the drain nor the lease ends
+/// on its own.
 #[test]
 fn permit_freed_while_a_check_out_queues_up_displaces_a_drain() {
     model("permit_freed_while_a_check_out_queues_up_displaces_a_drain", Some(4), || {

@@ -223,7 +223,7 @@ fn hit_after_the_use_of_another_pool_takes_no_slot_of_that_pool() {
 }
 
 /// The head of the other pool's shard becomes equal to the head that the hits left on the first pool's shard. The
-/// connection that is returned still has the link of its last push, which names a connection that is now in use.
+/// connection that is returned still has the link from its last push, which names a connection that is now in use.
 #[test]
 fn connection_is_not_put_back_by_the_head_of_another_pool() {
     model("connection_is_not_put_back_by_the_head_of_another_pool", None, || {

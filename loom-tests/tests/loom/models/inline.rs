@@ -219,7 +219,7 @@ fn caller_that_delivers_inline_is_held_for_a_bounded_number_of_events() {
             here.fetch_add(1, StatisticOrdering::Relaxed);
             noted.note(*number);
         });
-        // The call delivers its own event, and one more as its turn. The other events are further back in the queue
+        // The call delivers its own event, and one more for its turn. The other events are further back in the queue
         // than the room allows, so their caller relieves this call.
         let here = here.into_inner();
         assert!(here <= 2, "one call has delivered {here} events");

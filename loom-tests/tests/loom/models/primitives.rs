@@ -269,7 +269,7 @@ impl Room {
     /// Creates a stack of slot 0 and, above it, slot 1.
     fn full() -> Arc<Self> {
         let room = Self { slots: Slots::new(), stack: SlotStack::new(), is_owned: Default::default() };
-        // This is done before the threads start, because only one thread of a model may call `grow`.
+        // This is done before the threads start, because only one thread in a model may call `grow`.
         for expected in 0..2 {
             assert_eq!(room.slots.grow(), Some(expected));
             room.stack.push(&room.slots, expected);

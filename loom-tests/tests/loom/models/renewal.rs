@@ -63,7 +63,7 @@ fn waiter_is_served_despite_a_renewal() {
             }
         });
         // A connection that is returned before the renewal may be granted and then go stale. The waiter then gets a
-        // permit for the capacity of that connection.
+        // permit for that connection's capacity.
         let grant = match loom::future::block_on(waits) {
             wharf::unstable::pool::Grant::Connection(idle) if idle.is_stale() => {
                 drop(idle);

@@ -484,7 +484,7 @@ fn refusal_never_reaches_a_waiter_that_came_after_the_clear() {
     });
 }
 
-/// The tickets before and after each clear use cells of the same segments.
+/// The tickets before and after each clear use cells in the same segments.
 #[test]
 fn claim_reaches_its_waiter_during_two_clears() {
     model("claim_reaches_its_waiter_during_two_clears", Some(1), || {

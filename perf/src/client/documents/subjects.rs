@@ -56,7 +56,7 @@ async fn official(arguments: &Documents, name: &str) -> Result<Collection<RawDoc
     Ok(client.database(DATABASE).collection(name))
 }
 
-/// A cursor of the official driver, which lends its documents.
+/// A cursor from the official driver, which lends its documents.
 pub struct OfficialFind {
     collection: Collection<RawDocumentBuf>,
     batch: u32,

@@ -12,14 +12,14 @@ use crate::Failure;
 use crate::item::{BorrowedItem, DATABASE, INSERTED, ITEMS, Item, item};
 use crate::subjects::uri;
 
-/// Returns the collection of a wharf client.
+/// Returns a wharf client's collection.
 async fn handle<T>(arguments: &Documents) -> Result<wharf::Collection<T>, Failure> {
     let client = wharf::Client::from_uri(&uri(&arguments.child.server, arguments.child.connections))?;
     let name = if arguments.work == Work::InsertTyped { INSERTED } else { ITEMS };
     Ok(client.database(DATABASE).collection(name))
 }
 
-/// Returns the collection of an official client.
+/// Returns an official client's collection.
 async fn official<T: Send + Sync>(arguments: &Documents) -> Result<Collection<T>, Failure> {
     let client = mongodb::Client::with_uri_str(uri(&arguments.child.server, arguments.child.connections)).await?;
     let name = if arguments.work == Work::InsertTyped { INSERTED } else { ITEMS };
@@ -43,7 +43,7 @@ impl Transfer for HandleFind {
     }
 }
 
-/// A cursor of the official driver that is read into a `Vec`.
+/// A cursor from the official driver that is read into a `Vec`.
 pub struct OfficialFindTyped {
     items: Collection<Item>,
     batch: u32,
@@ -82,7 +82,7 @@ impl Transfer for HandleFindBorrowed {
     }
 }
 
-/// A cursor of the official driver whose values borrow from its document.
+/// A cursor from the official driver whose values borrow from its document.
 pub struct OfficialFindBorrowed {
     items: Collection<Document>,
     batch: u32,
@@ -104,7 +104,7 @@ impl Transfer for OfficialFindBorrowed {
     }
 }
 
-/// `insert_many` of a wharf handle.
+/// `insert_many` on a wharf handle.
 pub struct HandleInsert {
     inserted: wharf::Collection<Item>,
     items: Vec<Item>,
@@ -126,7 +126,7 @@ impl Transfer for HandleInsert {
     }
 }
 
-/// `insert_many` of the official driver.
+/// The official driver's `insert_many`.
 pub struct OfficialInsertTyped {
     inserted: Collection<Item>,
     items: Vec<Item>,

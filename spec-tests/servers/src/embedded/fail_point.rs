@@ -7,7 +7,7 @@ use bson::{RawArrayBuf, RawBsonRef, RawDocumentBuf, rawdoc};
 
 use super::commands::{Command, Course, Effect, Refusal, whole_number};
 
-/// The fail point of one server. It is initially off.
+/// One server's fail point. It is initially off.
 #[derive(Debug, Default)]
 pub(super) struct FailPoint(Mutex<State>);
 

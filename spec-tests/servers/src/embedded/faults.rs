@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A handle to the faults of one server. A change takes effect with the next connection or message.
+/// A handle to one server's faults. A change takes effect with the next connection or message.
 ///
 /// There are no faults by default. Clones are handles to the same faults.
 #[derive(Debug, Clone, Default)]

@@ -174,7 +174,7 @@ impl Counters {
     }
 }
 
-/// The state that the connections of one server share.
+/// The state that one server's connections share.
 #[derive(Debug)]
 struct Shared {
     options: EmbeddedOptions,

@@ -1,4 +1,4 @@
-//! The thread that starts all servers of this process.
+//! The thread that starts all of this process's servers.
 
 use std::io;
 use std::process::{Child, Command};
@@ -52,7 +52,7 @@ fn die_with_this_process(command: &mut Command) {
     use nix::unistd::{getpid, getppid};
     use std::os::unix::process::CommandExt;
 
-    // Ctrl-C would reach all processes of the terminal's process group, but this process decides when its servers exit.
+    // Ctrl-C would reach all processes in the terminal's process group, but this process decides when its servers exit.
     command.process_group(0);
     let parent = getpid();
     let prepare = move || {

@@ -92,8 +92,8 @@ fn own(path: &Path) -> io::Result<Option<File>> {
 
 /// Removes the folders whose owners are dead. The lock of such a folder can be taken.
 ///
-/// Leaves a folder without a lock file alone, because its owner may be about to create the file. Ignores errors: the
-/// folders of other users cannot be opened, and if several processes find the same folder, only one of them removes it.
+/// Leaves a folder without a lock file alone, because its owner may be about to create the file. Ignores errors: other
+/// users' folders cannot be opened, and if several processes find the same folder, only one of them removes it.
 fn remove_abandoned(temporary: &Path) {
     // On other systems, a server may outlive its owner and still use the folder.
     if !cfg!(target_os = "linux") {

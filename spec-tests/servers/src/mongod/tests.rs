@@ -44,7 +44,7 @@ fn is_ok(reply: &Document) -> bool {
     matches!(reply.get_f64("ok"), Ok(1.0))
 }
 
-/// Returns whether the process exists and is not a zombie of another parent.
+/// Returns whether the process exists and is not a zombie child of another parent.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_running(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -11,7 +11,7 @@ pub(super) struct Artifact {
     pub(super) file: &'static str,
     /// Its sha256, in lower-case hexadecimal.
     pub(super) sha256: &'static str,
-    /// The prefix of the name of its unpacked folder.
+    /// The prefix of its unpacked folder's name.
     pub(super) folder: &'static str,
     /// The files to unpack.
     pub(super) contents: Contents,
@@ -72,7 +72,7 @@ pub(super) static MYSQL_CONNECTOR: Artifact = Artifact {
     contents: Contents { root: "mysql/vendor/", below_root: BelowRoot::Files(&["libcrypto.so.1.1", "libssl.so.1.1"]) },
 };
 
-/// The Prometheus project's parser of its text format, in Python.
+/// The Prometheus project's parser for its text format, in Python.
 pub(super) static PROMETHEUS_CLIENT: Artifact = Artifact {
     requirement: "prometheus_client==0.26.0",
     pip_flags: &["--only-binary=:all:"],
@@ -98,7 +98,7 @@ pub(super) static PYMONGO: Artifact = Artifact {
     contents: Contents { root: "pymongo-4.20.0/test/", below_root: BelowRoot::JsonIn(SUITES) },
 };
 
-/// The suites about connections, pools, monitoring, server selection and the operations of a client.
+/// The suites about connections, pools, monitoring, server selection and a client's operations.
 pub(super) static SUITES: &[&str] = &[
     "auth",
     "change_streams",

@@ -19,7 +19,7 @@ const DOWNLOADS: &str = "downloads";
 /// The folder for files in preparation, which are moved to their destination when they are complete. The next process
 /// deletes the leftovers of a killed process.
 const STAGING: &str = "staging";
-/// The list of all files of an unpacked folder with their sizes, one `size path` per line.
+/// The list of all files in an unpacked folder with their sizes, one `size path` per line.
 const MANIFEST: &str = ".manifest";
 
 pub(super) struct Cache<'a> {

@@ -94,7 +94,7 @@ struct Monitor<'m> {
     paced: Instant,
     /// Whether the last check succeeded.
     known: bool,
-    /// `topologyVersion` of the last reply.
+    /// The `topologyVersion` from the last reply.
     version: Option<TopologyVersion>,
     /// Whether the server understands `hello`.
     hello_ok: bool,

@@ -216,7 +216,7 @@ async fn from_ec2(cloud: &CloudEnvironment) -> Result<AwsCredentials, Unavailabl
 const PATH_SEGMENT: &percent_encoding::AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+').remove(b'=').remove(b'@');
 
-/// Exchanges a token of another identity provider ("AssumeRoleWithWebIdentity").
+/// Exchanges a token from another identity provider ("AssumeRoleWithWebIdentity").
 async fn from_web_identity(
     cloud: &CloudEnvironment,
     file: OsString,

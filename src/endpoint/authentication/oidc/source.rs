@@ -20,7 +20,7 @@ use crate::endpoint::options::{
 use crate::text::milliseconds::Milliseconds;
 use crate::text::printable::PeerText;
 
-/// The file with the token of the service account, unless a variable names another file.
+/// The file with the service account's token, unless a variable names another file.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// Why there is no access token. Contains no secrets.
@@ -47,7 +47,7 @@ pub(in crate::endpoint::authentication) enum NoToken {
 }
 
 impl NoToken {
-    /// Converts the error of a callback. The errors of built-in sources already have this type.
+    /// Converts an error from a callback. Errors from built-in sources already have this type.
     pub fn of_callback(error: CallbackError) -> Self {
         match error.downcast() {
             Ok(error) => *error,

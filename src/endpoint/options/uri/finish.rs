@@ -5,7 +5,7 @@ use super::Reader;
 use super::draft::Draft;
 use crate::endpoint::options::Compressor;
 
-/// The default `SERVICE_NAME` of Kerberos.
+/// The default `SERVICE_NAME` for Kerberos.
 const KERBEROS_SERVICE: &str = "mongodb";
 
 impl Draft {

@@ -2,8 +2,8 @@
 //!
 //! A row gives the option's name, default, allowed values and description, and says how to read the option. Every list
 //! of options is derived from this table: the names that a connection string may have, the secret options, and the
-//! messages about values that are not allowed. A test compares the tables of the guide with this table. The rows of a
-//! pool's options come from [`PoolOptions::TABLE`].
+//! messages about values that are not allowed. A test compares the guide's tables with this table. The rows of a pool's
+//! options come from [`PoolOptions::TABLE`].
 
 use std::time::Duration;
 
@@ -185,7 +185,7 @@ pub(super) const TEXT: &str = "a non-empty string";
 const PATH: &str = "a path that is not empty";
 const MECHANISMS: &str = "SCRAM-SHA-256, SCRAM-SHA-1, MONGODB-X509, PLAIN, MONGODB-AWS or MONGODB-OIDC";
 
-/// All options of connection strings, in the order of the guide.
+/// All connection string options, in the guide's order.
 pub(super) const GROUPS: [Group; 9] = [
     Group { title: "The pool of each server (`PoolOptions`)", rows: Rows::Pool },
     Group { title: "Connections (`Options`)", rows: Rows::Other(&CONNECTIONS) },
@@ -502,8 +502,8 @@ mod tests {
     }
 
     /// Returns the method, constructor, field or variant that sets the option in code: its type, and the option's name
-    /// in snake case without its unit and the prefix of its group. A test in `system-tests/tests/package.rs` checks
-    /// that each of them exists.
+    /// in snake case without its unit and its group's prefix. A test in `system-tests/tests/package.rs` checks that
+    /// each of them exists.
     fn in_code(group: &Group, name: &str) -> String {
         let other = match name {
             "zlibCompressionLevel" => "Compressor::Zlib",

@@ -33,8 +33,8 @@ pub enum TlsError {
         /// The errors that occurred while looking for the authorities. May be empty.
         reasons: Vec<String>,
     },
-    /// The server presents the certificate of an authority (`CA:TRUE`) as its own, and that certificate is not a
-    /// self-signed certificate in `tlsCAFile`.
+    /// The server presents an authority's certificate (`CA:TRUE`) as its own, and that certificate is not a self-signed
+    /// certificate in `tlsCAFile`.
     #[error(
         "the server presents an authority's certificate (CA:TRUE) as its own; if it is self-signed, add it to \
          tlsCAFile, otherwise give the server a certificate with CA:FALSE"

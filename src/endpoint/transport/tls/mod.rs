@@ -201,7 +201,7 @@ impl Tls {
     }
 }
 
-/// Returns `oldest` and all later versions of TLS, newest first.
+/// Returns `oldest` and all later TLS versions, newest first.
 fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
     static NEWEST_FIRST: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
     match oldest {
@@ -281,7 +281,7 @@ impl TlsStream {
 }
 
 impl AsyncRead for TlsStream {
-    /// Reads, and also sends pending bytes: the end of a request, or a message of TLS itself.
+    /// Reads, and also sends pending bytes: the end of a request, or a message from TLS itself.
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let stream = &mut self.get_mut().0;
         let pushed = match stream.get_ref().1.wants_write() {

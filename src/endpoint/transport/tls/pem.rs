@@ -43,7 +43,7 @@ pub(super) struct MalformedPem {
     pub problem: &'static str,
 }
 
-/// The byte order mark of UTF-8, which some editors write at the start of a file.
+/// The UTF-8 byte order mark, which some editors write at the start of a file.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Returns the sections of a file, in order. Text outside them is ignored.

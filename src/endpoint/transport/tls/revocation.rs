@@ -1,9 +1,9 @@
 //! Checks whether a server's certificate has been revoked, with an OCSP response that the server stapled to its
 //! handshake, or with a responder's answer.
 //!
-//! Implements RFC 6960, section 3.2, with the cryptography of rustls. The issuer's key comes from the verified chain.
-//! Signatures are checked with the same algorithms as the signatures of certificates. The certificate of a delegated
-//! responder is verified by the same library as the server's certificate.
+//! Implements RFC 6960, section 3.2, with rustls's cryptography. The issuer's key comes from the verified chain.
+//! Signatures are checked with the same algorithms as the signatures on certificates. A delegated responder's
+//! certificate is verified by the same library as the server's certificate.
 
 use std::io;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use crate::pool::runtime::PerProcess;
 /// The maximum number of servers whose sessions are kept. This is rustls's default.
 const MOST_SERVERS: usize = 256;
 
-/// The sessions of this process, in rustls's own store. The store has a lock, which a forked child might find held by a
+/// This process's sessions, in rustls's own store. The store has a lock, which a forked child might find held by a
 /// thread that exists only in the parent. The child therefore starts without sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(PerProcess<Store>);

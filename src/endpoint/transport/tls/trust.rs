@@ -249,7 +249,7 @@ fn is_of_authority(error: &Error) -> bool {
     matches!(source.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
 }
 
-/// Accepts the certificate of an authority as a server's own, if it is self-signed and one of the trusted certificates.
+/// Accepts an authority's certificate as a server's own, if it is self-signed and one of the trusted certificates.
 ///
 /// For such a certificate, it is enough that the server sent the same bytes. The handshake proves that the server holds
 /// its key. Its validity period and its purpose are checked as usual.

@@ -1,13 +1,13 @@
-//! The messages of MONGODB-AWS (Authentication specification, "MONGODB-AWS"), and their signature.
+//! The MONGODB-AWS messages (Authentication specification, "MONGODB-AWS"), and their signature.
 //!
 //! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`:
 //!
 //! 1. the client sends a nonce ([`client_first`]),
-//! 2. the server extends the nonce and names a host of the Security Token Service ([`ServerFirst`]),
+//! 2. the server extends the nonce and names a Security Token Service host ([`ServerFirst`]),
 //! 3. the client signs a request to that host, but does not send it ([`client_second`]). The server sends it on the
 //!    client's behalf, and learns the client's identity from the answer.
 //!
-//! The signature is AWS Signature Version 4. The inputs of [`signature`] are general enough for AWS's published test
+//! The signature is AWS Signature Version 4. The inputs to [`signature`] are general enough for AWS's published test
 //! vectors.
 
 use std::fmt;
@@ -54,7 +54,7 @@ pub fn client_first(nonce: &[u8; NONCE_LENGTH]) -> RawDocumentBuf {
 pub struct ServerFirst {
     /// The client's nonce, followed by the same number of bytes from the server.
     pub nonce: [u8; 2 * NONCE_LENGTH],
-    /// The host of the Security Token Service.
+    /// The Security Token Service host.
     pub host: String,
 }
 
@@ -100,7 +100,7 @@ fn kind(value: Result<Option<RawBsonRef<'_>>, bson::error::Error>) -> String {
     }
 }
 
-/// Returns the region of a host of the Security Token Service: its second label, if any.
+/// Returns the region of a Security Token Service host: its second label, if any.
 ///
 /// # Errors
 ///

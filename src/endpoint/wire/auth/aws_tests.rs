@@ -28,7 +28,7 @@ fn signature_matches_the_published_examples() {
     let scope = Scope { date: "20150830T123600Z", region: "us-east-1", service: "iam" };
     assert_eq!(signature(&request, scope, SECRET), "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7");
 
-    // The case `get-vanilla` of AWS's test suite for Signature Version 4.
+    // The `get-vanilla` case of AWS's test suite for Signature Version 4.
     let headers = [("host", "example.amazonaws.com"), ("x-amz-date", "20150830T123600Z")];
     let request = CanonicalRequest { method: "GET", path: "/", query: "", headers: &headers, body: b"" };
     let scope = Scope { service: "service", ..scope };

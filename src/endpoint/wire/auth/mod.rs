@@ -2,11 +2,11 @@
 //!
 //! - [`sasl`]: the commands `saslStart` and `saslContinue`, which carry the messages of most mechanisms, and their
 //!   replies.
-//! - [`scram`]: the messages of SCRAM-SHA-1 and SCRAM-SHA-256.
-//! - [`plain`]: the message of PLAIN.
-//! - [`x509`]: the command of MONGODB-X509.
-//! - `aws`: the messages of MONGODB-AWS.
-//! - `oidc`: the messages of MONGODB-OIDC.
+//! - [`scram`]: the SCRAM-SHA-1 and SCRAM-SHA-256 messages.
+//! - [`plain`]: the PLAIN message.
+//! - [`x509`]: the MONGODB-X509 command.
+//! - `aws`: the MONGODB-AWS messages.
+//! - `oidc`: the MONGODB-OIDC messages.
 
 use bson::RawDocumentBuf;
 

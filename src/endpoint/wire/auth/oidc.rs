@@ -1,4 +1,4 @@
-//! The messages of MONGODB-OIDC (Authentication specification, "MONGODB-OIDC", "Conversation").
+//! The MONGODB-OIDC messages (Authentication specification, "MONGODB-OIDC", "Conversation").
 //!
 //! Messages are BSON documents in the payloads of `saslStart` and `saslContinue`. A client with an access token sends a
 //! single message, [`token`]. A client without a token first asks which identity provider to use ([`principal`]), and

@@ -118,14 +118,14 @@ fn wiping_stack<T>(compute: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Prepares a password for the derivation of keys.
+/// Prepares a password for key derivation.
 ///
 /// For SHA-256, the result is the password prepared with SASLprep (RFC 4013). For SHA-1, it is MongoDB's traditional
 /// MD5 digest of the unprepared user name and password, in hexadecimal.
 ///
 /// # Errors
 ///
-/// Returns [`ScramError::Password`] if SASLprep prohibits a character of the password, which happens only with SHA-256.
+/// Returns [`ScramError::Password`] if SASLprep prohibits a character in the password, which happens only with SHA-256.
 pub fn prepare_password(hash: Hash, username: &str, password: &str) -> Result<Zeroizing<String>, ScramError> {
     wiping_stack(|| prepare(hash, username, password))
 }

@@ -3,7 +3,7 @@
 //!
 //! [`OcspResponse::read`] parses a response, [`ResponderId::is`] identifies a possible signer, and
 //! [`OcspResponse::status_of`] returns the status of a certificate at a given time. The caller must verify the
-//! signature: before that, no content of a response can be trusted.
+//! signature: before that, nothing in a response can be trusted.
 //!
 //! Only the needed parts are decoded, and everything borrows from the bytes of the response.
 

@@ -8,7 +8,7 @@ use super::{Certificate, PublicKey};
 /// strength: the response is signed.
 const SHA_1: &[u8] = &[0x2b, 0x0e, 0x03, 0x02, 0x1a];
 
-/// The identifier of a certificate in requests and caches: a `CertID`, in DER.
+/// A certificate's identifier in requests and caches: a `CertID`, in DER.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CertificateId(Vec<u8>);
 

@@ -14,7 +14,7 @@ use crate::endpoint::wire::{PeerText, WireError};
 pub struct Limits {
     /// `maxMessageSizeBytes`: the longest message, in bytes, including its header.
     pub max_message_size: u32,
-    /// `maxBsonObjectSize`: the largest document of a sequence, in bytes. A body may be larger, because a command needs
+    /// `maxBsonObjectSize`: the largest document in a sequence, in bytes. A body may be larger, because a command needs
     /// room around the single document that it carries, and a reply needs room around the documents that it returns.
     pub max_document_size: u32,
 }
@@ -35,7 +35,7 @@ pub struct Message<'a> {
     pub sequences: Vec<Sequence<'a>>,
 }
 
-/// A document sequence of a received message.
+/// A document sequence in a received message.
 #[derive(Debug, Clone)]
 pub struct Sequence<'a> {
     /// The name of the command argument that the sequence holds.

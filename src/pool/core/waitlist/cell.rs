@@ -166,7 +166,7 @@ impl<G> Cell<G> {
         unsafe { self.parking.wakes(parked, waker) }
     }
 
-    /// Replaces the waker, and returns the old one. Called under the list's lock, by the waiter of a withheld ticket.
+    /// Replaces the waker, and returns the old one. Called under the list's lock, by the waiter with a withheld ticket.
     pub(super) fn renew(&self, parked: &mut WaiterSide, waker: Waker) -> Withdrawn {
         // SAFETY: INV-4: the waiter is waiting and is not claimed.
         unsafe {
@@ -176,7 +176,7 @@ impl<G> Cell<G> {
         }
     }
 
-    /// Marks the ticket as left. Called under the list's lock, by the waiter of a withheld ticket.
+    /// Marks the ticket as left. Called under the list's lock, by the waiter with a withheld ticket.
     pub(super) fn leave(&self, ticket: Ticket, parked: &mut WaiterSide) -> Withdrawn {
         // SAFETY: INV-4: the waiter is waiting and is not claimed.
         let withdrawn = unsafe { self.parking.withdraw(parked) };
@@ -186,7 +186,7 @@ impl<G> Cell<G> {
         withdrawn
     }
 
-    /// Returns whether the waiter of an unclaimed ticket has left. Called under the list's lock.
+    /// Returns whether the waiter with an unclaimed ticket has left. Called under the list's lock.
     pub(super) fn is_left(&self, ticket: Ticket) -> bool {
         // Relaxed: a waiter leaves under the lock.
         self.state.load(Ordering::Relaxed) == tag_of(ticket) | LEFT

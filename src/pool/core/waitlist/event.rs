@@ -21,7 +21,7 @@ pub(super) struct Parking {
     event: Event<()>,
 }
 
-/// The waiter's side of the parking: its listener, until the listener is notified.
+/// The waiter's side of parking: its listener, until the listener is notified.
 pub(super) struct WaiterSide(Option<Listening>);
 
 struct Listening {

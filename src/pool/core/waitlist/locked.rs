@@ -78,7 +78,7 @@ impl<G> LockedWaitList<G> {
         Self { lanes, books, away: Vec::with_capacity(Lane::OF_PERMITS.len()), era: 0, spares: Spares::new(), most }
     }
 
-    /// Returns the word of a lane. All words except the word of `Waiters` change only under the lock.
+    /// Returns a lane's word. All words except the one for `Waiters` change only under the lock.
     pub(super) fn word(&self, lane: Lane) -> Word {
         match lane {
             Lane::Waiters => self.lanes.queue(lane).tickets.load(),
@@ -104,17 +104,17 @@ impl<G> LockedWaitList<G> {
         Lane::OF_PERMITS.into_iter().find(|lane| !self.is_empty(*lane))
     }
 
-    /// Returns whether a claim in a lane needs the lock when `gaps` tickets of the lane's word have left.
+    /// Returns whether a claim in a lane needs the lock when `gaps` tickets in the lane's word have left.
     fn is_by_lock(&self, lane: Lane, gaps: u32) -> bool {
         gaps > 0 || lane == Lane::Waiters && !(self.is_empty(Lane::Openers) && self.is_empty(Lane::Requeued))
     }
 
-    /// Returns whether the next ticket of a lane has a cell.
+    /// Returns whether a lane's next ticket has a cell.
     pub(super) fn has_room(&self, lane: Lane) -> bool {
         self.lanes.queue(lane).has_room(self.word(lane).next)
     }
 
-    /// Installs the next segment of a lane, or reports which parts are missing.
+    /// Installs a lane's next segment, or reports which parts are missing.
     pub(super) fn extend(&mut self, lane: Lane) -> Result<(), Lack> {
         let LaneQueue { directory, limit, .. } = self.lanes.queue(lane);
         let start = limit.load();
@@ -144,10 +144,10 @@ impl<G> LockedWaitList<G> {
         lane == Lane::Waiters && word.span() - self.books[lane as usize].gaps >= self.most
     }
 
-    /// Gives out the next ticket of a lane. The caller must take its seat
-    /// ([`WaitList::sit_down`](super::WaitList::sit_down)) as soon as it has released the lock. Returns `None` if
-    /// the lane is full, or if other newcomers have taken the remaining cells in the meantime. The latter happens only
-    /// in a lane that has waiters.
+    /// Gives out a lane's next ticket. The caller must take its seat
+    /// ([`WaitList::sit_down`](super::WaitList::sit_down)) as soon as it has released the lock. Returns `None` if the
+    /// lane is full, or if other newcomers have taken the remaining cells in the meantime. The latter happens only in a
+    /// lane that has waiters.
     pub(in crate::pool::core) fn enqueue(&mut self, lane: Lane) -> Option<Seat<G>> {
         let queue = self.lanes.queue(lane);
         let seen = loop {
@@ -240,7 +240,7 @@ impl<G> LockedWaitList<G> {
         self.away.iter().position(holds).map(Unclaimed::Away)
     }
 
-    /// Replaces the waker of a waiter. Returns the old waker, or the new one if the waiter has been claimed. The caller
+    /// Replaces a waiter's waker. Returns the old waker, or the new one if the waiter has been claimed. The caller
     /// drops the returned waker outside the lock.
     pub(super) fn renew(&mut self, seat: &Seat<G>, parked: &mut WaiterSide, waker: Waker) -> Result<Withdrawn, Waker> {
         if self.withhold(seat).is_none() {
@@ -292,7 +292,7 @@ impl<G> LockedWaitList<G> {
         self.spares.keep(parts)
     }
 
-    /// Frees all segments of a lane. Called when the list is dropped.
+    /// Frees all of a lane's segments. Called when the list is dropped.
     pub(super) fn clear(&mut self, lane: Lane) {
         while let Some(segment) = self.books[lane as usize].chain.first() {
             drop(self.dismantle(lane, segment));
@@ -323,7 +323,7 @@ impl<G> LockedWaitList<G> {
         unsafe { segment.as_ref() }.is_over()
     }
 
-    /// Skips the gap at the front of a word, if there is one, and corrects the mark `by_lock`.
+    /// Skips the gap at the front of a word, if there is one, and corrects the `by_lock` mark.
     fn tidy(&mut self, lane: Lane) {
         let queue = self.lanes.queue(lane);
         let gaps = self.books[lane as usize].gaps;
@@ -340,7 +340,7 @@ impl<G> LockedWaitList<G> {
         self.tidy_behind(lane);
     }
 
-    /// Corrects the mark `by_lock` of the lane `Waiters`, after a change of a lane that is served before it.
+    /// Corrects the `by_lock` mark of the `Waiters` lane, after a change to a lane that is served before it.
     fn tidy_behind(&mut self, lane: Lane) {
         if lane != Lane::Waiters {
             self.tidy(Lane::Waiters);
@@ -359,7 +359,7 @@ impl<G> LockedWaitList<G> {
 }
 
 impl<G> LaneQueue<G> {
-    /// Returns whether the waiter of an unclaimed ticket has left. Called under the list's lock.
+    /// Returns whether the waiter with an unclaimed ticket has left. Called under the list's lock.
     fn is_left(&self, ticket: Ticket) -> bool {
         self.directory.with_cell(ticket, |cell| cell.is_left(ticket))
     }

@@ -1,19 +1,18 @@
-//! The wait list: check-outs that wait for a connection, served in the order of their arrival.
+//! The wait list: check-outs that wait for a connection, served in order of arrival.
 //!
 //! The list has three [lanes](Lane). A check-out that opens a connection was first in the queue when it received its
 //! permit. Until its own connection is open, it stays in front of all later check-outs, and takes another connection if
 //! one is returned sooner. If a granted connection goes stale before its check-out takes it, the check-out queues up
 //! again, in front of all check-outs that were behind it.
 //!
-//! The word of a lane holds the ticket of the first waiter and the ticket of the next newcomer ([`word`]). A newcomer
-//! takes its ticket with one compare-and-swap, and parks in the cell of the ticket ([`cell`]). A granter claims the
-//! first ticket with one compare-and-swap, and leaves the grant in its cell. Whichever of the two reaches the cell
-//! later completes the hand-over. So neither waits for the other, and while another waiter is in the queue, neither
-//! takes a lock. The cells are in segments of a fixed number of tickets. A segment is installed before its tickets are
-//! needed, and removed after they are over ([`segments`]). Up to this point, the design follows CQS (Koval, Khalanskiy,
-//! Alistarh, PLDI 2023). It differs from CQS in two ways. One word holds both ends of the queue, so a granter never
-//! claims a ticket without a waiter. A directory leads to the segments, so their memory can be freed as soon as their
-//! tickets are over.
+//! A lane's word holds the first waiter's ticket and the next newcomer's ticket ([`word`]). A newcomer takes its ticket
+//! with one compare-and-swap, and parks in the ticket's cell ([`cell`]). A granter claims the first ticket with one
+//! compare-and-swap, and leaves the grant in its cell. Whichever of the two reaches the cell later completes the
+//! hand-over. So neither waits for the other, and while another waiter is in the queue, neither takes a lock. The cells
+//! are in segments of a fixed number of tickets. A segment is installed before its tickets are needed, and removed
+//! after they are over ([`segments`]). Up to this point, the design follows CQS (Koval, Khalanskiy, Alistarh, PLDI
+//! 2023). It differs from CQS in two ways. One word holds both ends of the queue, so a granter never claims a ticket
+//! without a waiter. A directory leads to the segments, so their memory can be freed as soon as their tickets are over.
 //!
 //! A waiter parks in one of two ways. With `own`, it leaves the task's waker in the cell. With `event`, which the
 //! `event-listener-queue` feature selects, it listens to an event-listener `Event` in its cell. Everything else is the
@@ -25,7 +24,7 @@
 //! granters change them with or without it, so the holder must also use compare-and-swap. The lock is needed when
 //!
 //! - the first waiter joins or the last waiter is claimed: the pool's flags change in the same section;
-//! - an unclaimed waiter leaves: its ticket becomes part of a gap, and the mark `by_lock` in the word makes all
+//! - an unclaimed waiter leaves: its ticket becomes part of a gap, and the `by_lock` mark in the word makes all
 //!   granters, but not newcomers, take the lock until no gap is left;
 //! - a waiter changes its waker: the mark keeps granters away in the meantime;
 //! - check-outs wait in one of the other lanes, which have their own words with the same mark;
@@ -36,7 +35,7 @@
 //! ticket of a word is never in a gap, except in a section that is about to skip the gap. So a word that is not empty
 //! has a waiter, and a lane with an empty word has no waiter.
 //!
-//! The work of a section does not depend on how many check-outs wait or have left, and no section allocates or frees
+//! The work in a section does not depend on how many check-outs wait or have left, and no section allocates or frees
 //! memory. A search for a waiter that was turned away takes one step for each clear whose waiters have not all been
 //! refused yet.
 //!
@@ -101,7 +100,7 @@ use segments::{Directory, Parts, SIZE, start_of};
 use word::{Limit, Ticket, Tickets};
 
 /// The lanes of the wait list. A returned connection goes to the first opener or, if there is none, to the first waiter
-/// in the order of the lanes.
+/// in lane order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Check-outs that are opening a connection or are about to.
@@ -157,7 +156,7 @@ impl<G> Waiter<G> {
         seat.as_ref().is_some_and(|seat| seat.cell().wakes(parked, waker))
     }
 
-    /// Waits for the grant of a claimed ticket. Its granter has a bounded number of steps left.
+    /// Waits for a claimed ticket's grant. Its granter has a bounded number of steps left.
     #[cold]
     fn await_grant(&mut self) -> G {
         let mut patience = Patience::new();
@@ -226,7 +225,7 @@ impl<G> Claimed<G> {
     }
 }
 
-/// The promise of [`LockedWaitList::turn_away`] to refuse all waiters that were turned away up to this era.
+/// The promise by [`LockedWaitList::turn_away`] to refuse all waiters that were turned away up to this era.
 #[must_use = "waiters wait for a refusal"]
 pub(super) struct TurnedAway {
     era: u64,
@@ -273,7 +272,7 @@ impl<G> Lanes<G> {
 
 pub(super) struct WaitList<G> {
     lanes: Arc<Lanes<G>>,
-    /// The largest number of waiters in the lane `Waiters`. A newcomer beyond this number is refused.
+    /// The largest number of waiters in the `Waiters` lane. A newcomer beyond this number is refused.
     most: u32,
     /// This is on its own cache lines, because threads read `lanes` without the lock.
     locked: CachePadded<BriefLock<LockedWaitList<G>>>,
@@ -283,7 +282,7 @@ impl<G> WaitList<G> {
     /// The largest number of waiters that [`claim_turned_away`](Self::claim_turned_away) claims at a time. The number
     /// is small, so the section under the lock is short and delays other waiters only briefly when they leave.
     pub(super) const BATCH: usize = 16;
-    /// A newcomer may look ahead if the number of its ticket is a multiple of this number.
+    /// A newcomer may look ahead if its ticket's number is a multiple of this number.
     const STRETCH: u32 = if SIZE < 4 { 1 } else { SIZE / 4 };
     /// The number of checks after which a newcomer that is waiting for a cell tries the lock.
     #[cfg(not(loom))]
@@ -334,7 +333,7 @@ impl<G> WaitList<G> {
         }
     }
 
-    /// Waits until the next ticket of a lane has a cell.
+    /// Waits until a lane's next ticket has a cell.
     ///
     /// Does not wait in the lock's queue: on 64 simulated cores, newcomers stayed in that queue forever, because other
     /// newcomers kept taking the new cells before those in the queue got the lock.
@@ -467,7 +466,7 @@ impl<G> WaitList<G> {
     }
 
     /// Claims the first waiter without the lock, if another waits behind it, and if `is_current` returns `true` between
-    /// the load of the word and its swap. Returns `None` if the caller has to take the lock.
+    /// loading the word and swapping it. Returns `None` if the caller has to take the lock.
     ///
     /// A clear changes the pool word first and then, if check-outs are waiting, the list's word. So the claim notices
     /// at least one of the two changes, as a push does (`Shard::push`).

@@ -22,7 +22,7 @@ impl Wake for Wakes {
     }
 }
 
-/// A waiter of a list.
+/// A waiter in a list.
 pub struct ModelledWaiter(Waiter<u32>);
 
 impl ModelledList {
@@ -69,7 +69,7 @@ impl ModelledList {
         self.list.maintain();
     }
 
-    /// Takes the grant of a waiter that was claimed.
+    /// Takes the grant of a claimed waiter.
     pub fn take(&self, ModelledWaiter(waiter): &mut ModelledWaiter) -> u32 {
         match self.list.poll(waiter, &mut Context::from_waker(&self.waker())) {
             Poll::Ready(grant) => grant,

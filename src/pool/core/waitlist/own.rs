@@ -11,7 +11,7 @@ pub(super) struct Parking {
     waker: UnsafeCell<MaybeUninit<Waker>>,
 }
 
-/// The waiter's side of the parking. It is empty, because the cell holds everything.
+/// The waiter's side of parking. It is empty, because the cell holds everything.
 #[derive(Debug)]
 pub(super) struct WaiterSide;
 

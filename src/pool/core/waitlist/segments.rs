@@ -1,4 +1,4 @@
-//! Segments, which hold the cells of the tickets.
+//! Segments, which hold the tickets' cells.
 //!
 //! A ticket's number determines its cell: its upper bits select the segment in a [`Directory`], and its lower bits
 //! select the cell in the segment. A segment is installed before the first of its tickets is given out, and removed
@@ -55,7 +55,7 @@ pub(super) struct Segment<G> {
 /// The part of a segment that only the holder of the list's lock uses.
 struct Links<G> {
     start: Ticket,
-    /// The neighbours in the chain of the lane.
+    /// The neighbours in the lane's chain.
     previous: Option<NonNull<Segment<G>>>,
     next: Option<NonNull<Segment<G>>>,
 }
@@ -131,7 +131,7 @@ impl<T> Branch<T> {
     #[allow(unsafe_code)]
     fn set(&self, index: usize, child: *mut T) -> u32 {
         let (was, is) = (!self.child(index).is_null(), !child.is_null());
-        // Relaxed: the limit of the lane publishes it.
+        // Relaxed: the lane's limit publishes it.
         self.children[index].store(child, Ordering::Relaxed);
         // SAFETY: the caller has the lock.
         self.len.with_mut(|len| unsafe {
@@ -204,12 +204,12 @@ impl<G> Spares<G> {
     }
 }
 
-/// Maps the tickets of a lane to their segments.
+/// Maps a lane's tickets to their segments.
 pub(super) struct Directory<G> {
     root: [AtomicPtr<Upper<G>>; ROOT],
 }
 
-/// The segments of a lane, in the order of their tickets. Used by the holder of the list's lock.
+/// A lane's segments, in ticket order. Used by the holder of the list's lock.
 pub(super) struct Chain<G> {
     first: Option<NonNull<Segment<G>>>,
     last: Option<NonNull<Segment<G>>>,
@@ -230,7 +230,7 @@ fn known<T>(pointer: *mut T) -> *mut T {
     pointer
 }
 
-/// Returns the indices of a ticket in the root, in its upper branch and in its lower branch.
+/// Returns a ticket's indices in the root, in its upper branch and in its lower branch.
 #[inline]
 fn path(ticket: Ticket) -> [usize; 3] {
     let segment = (ticket.number() >> BITS.segment) as usize;
@@ -243,7 +243,7 @@ impl<G> Directory<G> {
         Self { root: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
     }
 
-    /// Returns the segment of a ticket. The segment must exist (INV-12).
+    /// Returns a ticket's segment. The segment must exist (INV-12).
     #[inline]
     pub(super) fn segment(&self, ticket: Ticket) -> NonNull<Segment<G>> {
         let [root, upper, lower] = path(ticket);
@@ -256,15 +256,15 @@ impl<G> Directory<G> {
         }
     }
 
-    /// Returns the cell of a ticket. The caller holds or has claimed the ticket, or holds the list's lock and knows
-    /// that the ticket is waiting or is at an end of a gap (INV-12).
+    /// Returns a ticket's cell. The caller holds or has claimed the ticket, or holds the list's lock and knows that the
+    /// ticket is waiting or is at an end of a gap (INV-12).
     #[inline]
     pub(super) fn cell(&self, ticket: Ticket) -> NonNull<Cell<G>> {
         // SAFETY: INV-12.
         NonNull::from(unsafe { self.segment(ticket).as_ref() }.cell(ticket))
     }
 
-    /// Calls `f` with the cell of a ticket, under the same conditions as [`cell`](Self::cell).
+    /// Calls `f` with a ticket's cell, under the same conditions as [`cell`](Self::cell).
     pub(super) fn with_cell<R>(&self, ticket: Ticket, f: impl FnOnce(&Cell<G>) -> R) -> R {
         step();
         // SAFETY: INV-12.
@@ -297,8 +297,8 @@ impl<G> Directory<G> {
                 twig = Box::into_raw(spares.lower.take().expect("BUG: no spare branch"));
                 (*branch).set(upper, twig);
             }
-            // If a grant was not taken before the numbers wrapped around, the segment of its ticket is still in this
-            // place, and is replaced. Its waiter does not need the directory to reach the segment.
+            // If a grant was not taken before the numbers wrapped around, its ticket's segment is still in this place,
+            // and is replaced. Its waiter does not need the directory to reach the segment.
             (*twig).set(lower, new.as_ptr());
             let before = new.as_ref().with_links(|links| std::mem::replace(&mut links.start, start));
             if before == start {

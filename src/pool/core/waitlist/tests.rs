@@ -1,4 +1,4 @@
-//! Tests of the wait list, for both ways to park.
+//! Tests of the wait list, for both ways of parking.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -194,8 +194,8 @@ fn look_if_queued(list: &WaitList<u32>, waiter: &mut Waiter<u32>) -> Option<u32>
     waiter.is_queued().then(|| look(list, waiter)).flatten()
 }
 
-/// The largest number of steps in a section. A step is one access to the cell of another ticket or to the links of a
-/// segment. A section removes at most two segments. A batch takes a few steps for each of its claims.
+/// The largest number of steps in a section. A step is one access to another ticket's cell or to a segment's links. A
+/// section removes at most two segments. A batch takes a few steps for each of its claims.
 const MOST_STEPS: u32 = 4 * SIZE;
 const MOST_STEPS_OF_A_BATCH: u32 = MOST_STEPS * (WaitList::<u32>::BATCH as u32 + 1);
 

@@ -1,4 +1,4 @@
-//! The word of a lane, which records the lane's waiting tickets.
+//! A lane's word, which records the lane's waiting tickets.
 
 use super::segments;
 use crate::pool::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ const TICKET_MASK: u32 = Ticket::COUNT - 1;
 const NEXT_SHIFT: u32 = TICKET_BITS;
 const BY_LOCK_SHIFT: u32 = u64::BITS - 1;
 
-/// The number of a waiter in its lane.
+/// A waiter's number in its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Ticket(u32);
 
@@ -185,7 +185,7 @@ impl Tickets {
     }
 }
 
-/// The limit of a lane: the first ticket that has no cell yet, and the number of segments.
+/// A lane's limit: the first ticket that has no cell yet, and the number of segments.
 #[derive(Debug)]
 pub(super) struct Limit {
     next: AtomicU32,
