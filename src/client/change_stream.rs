@@ -254,8 +254,8 @@ impl<T> ChangeStream<T> {
         }
     }
 
-    /// Fetches at most one batch, and advances to the next event, unless the server has no event at the moment. The
-    /// time limit applies to the next event, and keeps running across batches without events.
+    /// Fetches at most one batch, and advances to the next event, if the server has one. The time limit applies to the
+    /// next event, and keeps running across batches without events.
     pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Advanced> {
         let advanced = ready!(self.poll_advance(context));
         if !matches!(advanced, Ok(None)) || self.is_over() {

@@ -170,7 +170,7 @@ impl<P> Session<P> {
         self.operation_time
     }
 
-    /// Returns the point in time of a session with `snapshot`, once it is known.
+    /// Returns the time at which a session with `snapshot` reads, once it is known.
     pub fn snapshot_time(&self) -> Option<Timestamp> {
         self.snapshot_time
     }

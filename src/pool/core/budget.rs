@@ -73,7 +73,7 @@ use crate::pool::sync::Mutex;
 /// is closed to make room. If no connection is idle, the waiting pool gets the place of the next connection that is
 /// returned to a pool with more than its fair share.
 ///
-/// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only places that the other pools leave free. The
+/// `minPoolSize` and [`Pool::warm_up`](crate::Pool::warm_up) use only free places. The
 /// [guide](crate::guide::operating_pools#a-budget-for-several-pools) explains the rules.
 ///
 /// In a forked child, a budget starts at zero and counts only the child's connections.

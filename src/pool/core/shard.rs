@@ -188,7 +188,7 @@ impl Shard {
         self.load().past() == past
     }
 
-    /// Takes the slot on top of this head, if the shard still has the head. Returns the new head.
+    /// Takes the slot that this head points to, if it is still the shard's head. Returns the new head.
     #[inline]
     pub(super) fn pop_from<C>(&self, with: PastHead, top: &Slot<C>) -> Option<PastHead> {
         let below = with.head().without(top);

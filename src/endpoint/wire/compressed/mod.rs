@@ -102,7 +102,7 @@ pub fn may_be_compressed(command: &RawDocument) -> bool {
 ///
 /// # Errors
 ///
-/// On an error, nothing has been appended.
+/// If it fails, nothing has been appended.
 ///
 /// - [`WireError::Compressor`] if `compressor` is not compiled in ([`Compressor::is_supported`]).
 /// - [`WireError::Length`], [`WireError::Truncated`], [`WireError::Unasked`] or [`WireError::OpCode`] if `message` is
@@ -122,7 +122,7 @@ pub fn compress(
 ///
 /// # Errors
 ///
-/// On an error, nothing has been appended. The connection that the bytes came from must be closed.
+/// If it fails, nothing has been appended. The connection that the bytes came from must be closed.
 ///
 /// - [`WireError::Length`] if the message, compressed or not, is longer than `max_message_size` bytes.
 /// - [`WireError::Truncated`] or [`WireError::Unasked`] if `bytes` are not one whole message.

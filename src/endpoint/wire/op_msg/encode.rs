@@ -149,7 +149,7 @@ impl<'a> From<&'a Vec<RawDocumentBuf>> for OutgoingDocuments<'a> {
 ///
 /// # Errors
 ///
-/// On an error, nothing has been appended.
+/// If it fails, nothing has been appended.
 ///
 /// - [`WireError::Length`] if the message would be longer than `max_message_size` bytes.
 /// - [`WireError::Identifier`] if a sequence's identifier is empty, contains a zero byte, or occurs twice.
