@@ -52,7 +52,9 @@ fn check_out_whose_connection_fails_its_check_is_granted_its_capacity() {
                 make_use(&pool, grant);
             }
         });
-        drop(permit(loom::future::block_on(pool.reacquire(checking))));
+        let grant = loom::future::block_on(pool.reacquire(checking));
+        assert!(matches!(grant, Grant::Permit(_)), "{grant:?}");
+        make_use(&pool, grant);
         newcomer.join().unwrap();
         wind_up(pool);
     });
