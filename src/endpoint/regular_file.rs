@@ -14,7 +14,7 @@ pub(super) const MAX_PEM: u64 = 4 * 1024 * 1024;
 ///
 /// # Errors
 ///
-/// The file system's error, or an error that says that the file is not regular or is too long.
+/// The file system's error, or an error that says that the file is not regular, is too long, or has grown meanwhile.
 pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
     let file = open(path)?;
     // Query the open file, because the path may name a different file by now.
@@ -22,13 +22,23 @@ pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Me
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    // Allocated in full, because growing would leave behind copies that are not wiped.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(most as usize + 1));
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("it is longer than {most} bytes")));
+    Ok((read_bytes(file, metadata.len(), most)?, metadata))
+}
+
+/// Reads a file that says that it has `length` bytes. Files that the kernel makes up say 0.
+fn read_bytes(file: impl Read, length: u64, most: u64) -> io::Result<Zeroizing<Vec<u8>>> {
+    let expected = if length == 0 { most } else { length.min(most) };
+    // Allocated in full, because growing would leave behind copies that are not wiped. The last byte shows whether the file
+    // has more.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(expected as usize + 1));
+    file.take(expected + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 <= expected {
+        return Ok(bytes);
     }
-    Ok((bytes, metadata))
+    Err(io::Error::other(match expected == most {
+        true => format!("it is longer than {most} bytes"),
+        false => "it has grown while it was read".to_owned(),
+    }))
 }
 
 /// Opens a file without blocking. A blocking open of a pipe would wait for a writer, which might never come.
@@ -78,5 +88,18 @@ mod tests {
             assert_eq!(is_writable_by_others(&read(&file, 5).unwrap().1), by_others, "{mode:o}");
         }
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn buffer_has_room_for_the_file_and_never_grows() {
+        let read = |length, most| read_bytes(&b"12345"[..], length, most).map_err(|error| error.to_string());
+        for (length, most, room) in [(5, 100, 6), (8, 100, 9), (0, 100, 101), (5, 5, 6)] {
+            let bytes = read(length, most).unwrap();
+            assert_eq!((&bytes[..], bytes.capacity()), (&b"12345"[..], room), "{length} of {most}");
+        }
+        assert_eq!(read(4, 100).unwrap_err(), "it has grown while it was read");
+        for length in [0, 4, 5] {
+            assert_eq!(read(length, 4).unwrap_err(), "it is longer than 4 bytes", "{length}");
+        }
     }
 }
