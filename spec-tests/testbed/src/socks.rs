@@ -114,11 +114,14 @@ async fn accept(listener: TcpListener, options: Arc<SocksOptions>, requests: Arc
         let Ok((mut client, _)) = listener.accept().await else { continue };
         let (options, requests) = (Arc::clone(&options), Arc::clone(&requests));
         connections.spawn(async move {
+            // Otherwise a small message may wait up to 40 ms for the acknowledgement of the previous one.
+            let Ok(()) = client.set_nodelay(true) else { return };
             let mut request = SocksRequest::default();
             let server = negotiate(&mut client, &options, &mut request).await;
             requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
             // The client sees its connection end, so there is nothing to report.
             if let Ok(mut server) = server
+                && server.set_nodelay(true).is_ok()
                 && client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.is_ok()
             {
                 let _ = copy_bidirectional(&mut client, &mut server).await;

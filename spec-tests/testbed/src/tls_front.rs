@@ -127,6 +127,8 @@ async fn accept(
         let Ok((client, _)) = listener.accept().await else { continue };
         let (acceptor, handshakes) = (acceptor.clone(), Arc::clone(&handshakes));
         connections.spawn(async move {
+            // Otherwise a small message may wait up to 40 ms for the acknowledgement of the previous one.
+            let Ok(()) = client.set_nodelay(true) else { return };
             let Ok(mut client) = acceptor.accept(client).await else { return };
             let session = client.get_ref().1;
             let handshake = ServedHandshake {
@@ -134,7 +136,9 @@ async fn accept(
                 server_name: session.server_name().map(str::to_owned),
             };
             handshakes.lock().unwrap_or_else(PoisonError::into_inner).push(handshake);
-            if let Ok(mut server) = TcpStream::connect(server).await {
+            if let Ok(mut server) = TcpStream::connect(server).await
+                && server.set_nodelay(true).is_ok()
+            {
                 // The client sees its connection end, so there is nothing to report.
                 let _ = copy_bidirectional(&mut client, &mut server).await;
             }
