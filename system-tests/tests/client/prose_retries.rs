@@ -26,7 +26,9 @@ async fn start(members: usize) -> Arc<ReplicaSet> {
     Arc::new(tokio::task::spawn_blocking(|| ReplicaSet::start(options).unwrap()).await.unwrap())
 }
 
-/// Returns a client, and its events about pools and commands. `hook` sees each command event before it is recorded.
+/// Returns a client, and its events about pools and commands. `hook` sees each command event before it is recorded. A
+/// fail point that claims a change of state does not change the server's state, so the client selects the server again
+/// only after the next heartbeat: these come every 500 ms instead of every 10 s.
 fn client_of(
     set: &ReplicaSet,
     change: impl FnOnce(Options) -> Options,
@@ -34,7 +36,8 @@ fn client_of(
 ) -> (Client, Arc<Mutex<Vec<Told>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let (of_pools, of_commands) = (told.clone(), told.clone());
-    let client = Client::builder(change(Options::parse(&set.uri()).unwrap()))
+    let options = Options::parse(&set.uri()).unwrap().heartbeat_frequency(Duration::from_millis(500));
+    let client = Client::builder(change(options))
         .subscriber(move |event: &PoolEvent| of_pools.lock().unwrap().push(Told::Pool(event.clone())))
         .command_subscriber(move |event: &CommandEvent| {
             hook(event);

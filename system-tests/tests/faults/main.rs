@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Waits until no other test in this binary is running, because tests slow each other down.
+/// Waits until no other test in this binary measures a rate, because they slow each other down. The other tests run
+/// few operations, and do not wait.
 async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await

@@ -112,7 +112,6 @@ async fn kill_of_the_primary_fails_no_operation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn primary_that_hangs_is_left_for_the_next() {
-    let _turn = turn().await;
     within(Duration::from_secs(90), async {
         let (set, client, events) = start(|options| {
             options.connect_timeout(Duration::from_secs(1)).heartbeat_frequency(Duration::from_millis(500))

@@ -1,5 +1,4 @@
-//! How many sockets a client opens. Only the test with a load waits for its turn. The other tests take no timings, and
-//! do not slow down the tests that do.
+//! How many sockets a client opens.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use wharf::{BackgroundInterval, Client, Connection, Endpoint, Options, ReadPrefe
 use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use super::load::Load;
-use super::{blocking, turn, within};
+use super::{blocking, within};
 
 /// Returns how many connections with this application name each member reports in its `currentOp`.
 async fn sockets(set: &Arc<ReplicaSet>, app_name: &'static str) -> [usize; 3] {
@@ -53,7 +52,6 @@ fn client(set: &ReplicaSet, app_name: &str, options: &str) -> Client {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sockets_are_as_many_as_promised() {
-    let _turn = turn().await;
     within(Duration::from_secs(90), async {
         let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
         let of_primary = set.clone();

@@ -9,7 +9,7 @@ use wharf_testbed::relay::Relay;
 
 use super::events::Events;
 use super::load::{Kind, Load, Outcome};
-use super::{blocking, turn, within};
+use super::{blocking, within};
 
 /// Returns the options of a client with fewer connections than the load has tasks. Writes are acknowledged only when a
 /// kill cannot undo them.
@@ -40,7 +40,6 @@ async fn check(outcome: &Outcome) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_standalone_serves_again_after_its_restart() {
-    let _turn = turn().await;
     within(Duration::from_secs(60), async {
         let mut server = blocking(|| Mongod::start(MongodOptions::default()).unwrap()).await;
         let (client, events) = client(options(server.address()));
@@ -66,7 +65,6 @@ async fn killed_standalone_serves_again_after_its_restart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn black_hole_is_noticed_and_healed() {
-    let _turn = turn().await;
     within(Duration::from_secs(60), async {
         let server = blocking(|| Mongod::start(MongodOptions::default()).unwrap()).await;
         let relay = Relay::start(server.address()).await.unwrap();

@@ -11,7 +11,7 @@ use wharf_testbed::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 use super::load::Load;
 use super::replica_set::{check, client};
-use super::{blocking, turn, within};
+use super::{blocking, within};
 
 /// Tells the child which replica set to use.
 const SET: &str = "WHARF_TEST_STOPPED_CLIENT_SET";
@@ -24,7 +24,6 @@ const RUNS: &str = "the load runs";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_that_was_stopped_fails_no_operation() {
-    let _turn = turn().await;
     within(STOPPED + Duration::from_secs(60), async {
         let set = blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await;
         let mut child = Command::new(std::env::current_exe().unwrap());
