@@ -5,7 +5,8 @@
 //! subfolders. [`DIFFERENCES`] lists all differences, with the reasons. The `suites` test compares the list with the
 //! files if both editions are available.
 
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::LazyLock;
 
 use crate::provision;
 
@@ -24,9 +25,13 @@ pub enum Edition {
 ///
 /// Panics if the suites cannot be provided.
 #[must_use]
-pub fn root() -> PathBuf {
-    let suite = provision::suite("connection_monitoring").expect("the official test suites");
-    suite.parent().expect("a suite is in a folder").to_owned()
+pub fn root() -> &'static Path {
+    // Providing the suites checks each of their files.
+    static ROOT: LazyLock<&Path> = LazyLock::new(|| {
+        let suite = provision::suite("connection_monitoring").expect("the official test suites");
+        suite.leak().parent().expect("a suite is in a folder")
+    });
+    &ROOT
 }
 
 impl Edition {

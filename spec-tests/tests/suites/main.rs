@@ -68,7 +68,7 @@ const NEWER: &[(&str, &str)] = &[
 fn every_suite_is_run() {
     let root = root();
     let run: Vec<_> = RUN.iter().chain(Edition::present().pick(&[][..], NEWER)).collect();
-    for suite in folders(&root) {
+    for suite in folders(root) {
         let is_of = |(of, _): &&&(&str, &str)| of.split('/').next() == Some(&suite);
         assert!(run.iter().any(|entry| is_of(&entry)), "{suite} is not run");
         // A suite's own test does not need to run the files in `unified`.
@@ -90,7 +90,7 @@ fn editions_differ_as_listed() {
     if Edition::present() == Edition::Fetched {
         return;
     }
-    let (fetched, newest) = (files(&provision::fetched_suites().expect("the fetched suites")), files(&root()));
+    let (fetched, newest) = (files(&provision::fetched_suites().expect("the fetched suites")), files(root()));
     let difference = |name: &String| match (fetched.get(name), newest.get(name)) {
         (Some(old), Some(new)) => (old != new).then_some(Kind::Changed),
         (Some(_), None) => Some(Kind::OnlyFetched),

@@ -81,8 +81,9 @@ const SUITES: &[&str] = &[
 /// The suites that the fetched copy lacks.
 const NEWER_SUITES: &[&str] = &["causal_consistency", "gridfs", "index_management", "open_telemetry"];
 
-/// The suites that prefer the standalone, so that both deployments are busy for about the same time.
-const ON_THE_STANDALONE: &[&str] = &["crud", "retryable_reads"];
+/// The suites that prefer the load balancer, then the standalone, so that all deployments are busy for about the same
+/// time.
+const ON_THE_BALANCER: &[&str] = &["crud", "retryable_reads"];
 
 /// The name prefixes of files whose cases set short limits: a few tens of milliseconds for a command, or 250 ms for a
 /// handshake that computes a key. On a busy machine, such a limit may expire although the command should have completed
@@ -105,9 +106,16 @@ const CLIENTS: [Which; 3] = [Which::Pooled, Which::Single, Which::Blocking];
 /// The suites that the blocking client with pools runs. That client consists of parts of the other two clients.
 const OF_THE_BLOCKING_CLIENT: &[&str] = &["crud"];
 
-/// The suites that the single client runs on the standalone where possible, because the standalone finishes the other
-/// client's cases before the replica sets do.
-const SINGLE_ON_THE_STANDALONE: &[&str] = &["client-backpressure", "csot", "handshake/unified"];
+/// The suites that the given clients run on the standalone where possible, for the same reason.
+const ON_THE_STANDALONE: &[(&str, &[Which])] = &[
+    ("client-backpressure", &[Which::Pooled, Which::Single]),
+    ("csot", &[Which::Single]),
+    ("handshake/unified", &[Which::Single]),
+];
+
+fn on_the_standalone(suite: &str, which: Which) -> bool {
+    ON_THE_STANDALONE.iter().any(|(of, clients)| *of == suite && clients.contains(&which))
+}
 
 /// The log messages about topologies, from all clients in this process.
 pub fn topology_messages() -> &'static Mutex<Vec<Message>> {
@@ -188,7 +196,7 @@ fn load(suite: &'static str) -> Vec<Loaded> {
     let mut loaded = Vec::new();
     for path in json_files(&root.join(suite)) {
         let text = fs::read_to_string(&path).unwrap();
-        let name = path.strip_prefix(&root).unwrap().with_extension("").to_str().unwrap().to_owned();
+        let name = path.strip_prefix(root).unwrap().with_extension("").to_str().unwrap().to_owned();
         if text.contains("\"schemaVersion\"") && !fetched.as_ref().is_some_and(|fetched| has(fetched, &name, &text)) {
             let file = TestFile::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
             loaded.push(Loaded { suite, name, file });
@@ -380,11 +388,11 @@ fn unified_suites_pass() {
             row.cases += 1;
             let placed = match &test.skip_reason {
                 Some(reason) => Err(format!("skipped by its file: {reason}")),
-                None if ON_THE_STANDALONE.contains(&loaded.suite) => {
+                None if ON_THE_BALANCER.contains(&loaded.suite) => {
                     let (others, with_users) = servers.environments.split_at(servers.environments.len() - 2);
                     place(others.iter().rev().chain(with_users), &loaded.file, test)
                 }
-                None if which == Which::Single && SINGLE_ON_THE_STANDALONE.contains(&loaded.suite) => {
+                None if on_the_standalone(loaded.suite, which) => {
                     let standalone = servers.environments[1..2].iter();
                     place(standalone.chain(&servers.environments), &loaded.file, test)
                 }
