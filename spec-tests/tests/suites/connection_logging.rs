@@ -234,7 +234,7 @@ async fn run_case(address: &str, root: &Pool<Endpoint>, kept: &Kept, case: &Valu
             _ => client.as_ref().expect("a client is created first").run(operation).await,
         }
     }
-    // The client lives until the messages have been compared, because dropping it would log more.
+    // The client lives until the messages have been compared, because its end is logged, too.
     let messages = kept.0.lock().unwrap().clone();
     let (description, expected) = (&case["description"], expected_messages(case));
     assert_eq!(messages.len(), expected.len(), "{description}: {messages:#?}");
@@ -244,4 +244,6 @@ async fn run_case(address: &str, root: &Pool<Endpoint>, kept: &Kept, case: &Valu
             assert!(matches(value, actual.get(key.as_str())), "{description}: {key} of {actual:#?} is not {value}");
         }
     }
+    // A client that is only dropped may log its end during the next case.
+    assert!(client.expect("a case creates a client").client.shutdown(PATIENCE).await);
 }
