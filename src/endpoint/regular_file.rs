@@ -1,7 +1,7 @@
 //! Files with certificates, keys and tokens: regular files of a bounded length.
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use zeroize::Zeroizing;
@@ -14,7 +14,7 @@ pub(super) const MAX_PEM: u64 = 4 * 1024 * 1024;
 ///
 /// # Errors
 ///
-/// The file system's error, or an error that says that the file is not regular, is too long, or has grown meanwhile.
+/// The file system's error, or an error that says that the file is not regular or is too long.
 pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
     let file = open(path)?;
     // Query the open file, because the path may name a different file by now.
@@ -25,20 +25,20 @@ pub(super) fn read(path: &Path, most: u64) -> io::Result<(Zeroizing<Vec<u8>>, Me
     Ok((read_bytes(file, metadata.len(), most)?, metadata))
 }
 
-/// Reads a file that says that it has `length` bytes. Files that the kernel makes up say 0.
-fn read_bytes(file: impl Read, length: u64, most: u64) -> io::Result<Zeroizing<Vec<u8>>> {
-    let expected = if length == 0 { most } else { length.min(most) };
-    // Allocated in full, because growing would leave behind copies that are not wiped. The last byte shows whether the file
-    // has more.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(expected as usize + 1));
-    file.take(expected + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 <= expected {
-        return Ok(bytes);
+/// Reads a file whose length was `length`. If it has become longer, or if its length is not known in advance, as under
+/// `/proc`, the file is read again with room for as much as it may contain.
+fn read_bytes(mut file: impl Read + Seek, length: u64, most: u64) -> io::Result<Zeroizing<Vec<u8>>> {
+    for room in [length.min(most), most] {
+        // Allocated in full, because growing would leave behind copies that are not wiped. The last byte shows whether
+        // there is more. With less than 32 bytes, `read_to_end` would first read into a buffer of its own.
+        let mut bytes = Zeroizing::new(Vec::with_capacity((room as usize + 1).max(64)));
+        file.rewind()?;
+        file.by_ref().take(room + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 <= room {
+            return Ok(bytes);
+        }
     }
-    Err(io::Error::other(match expected == most {
-        true => format!("it is longer than {most} bytes"),
-        false => "it has grown while it was read".to_owned(),
-    }))
+    Err(io::Error::other(format!("it is longer than {most} bytes")))
 }
 
 /// Opens a file without blocking. A blocking open of a pipe would wait for a writer, which might never come.
@@ -64,6 +64,7 @@ pub(super) fn is_writable_by_others(metadata: &Metadata) -> bool {
 #[cfg(all(test, unix))]
 mod tests {
     use std::fs;
+    use std::io::Cursor;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -92,14 +93,13 @@ mod tests {
 
     #[test]
     fn buffer_has_room_for_the_file_and_never_grows() {
-        let read = |length, most| read_bytes(&b"12345"[..], length, most).map_err(|error| error.to_string());
-        for (length, most, room) in [(5, 100, 6), (8, 100, 9), (0, 100, 101), (5, 5, 6)] {
+        let read = |length, most| read_bytes(Cursor::new(b"12345"), length, most);
+        for (length, most, room) in [(5, 100, 64), (80, 100, 81), (5, 5, 64), (0, 100, 101), (4, 100, 101)] {
             let bytes = read(length, most).unwrap();
             assert_eq!((&bytes[..], bytes.capacity()), (&b"12345"[..], room), "{length} of {most}");
         }
-        assert_eq!(read(4, 100).unwrap_err(), "it has grown while it was read");
         for length in [0, 4, 5] {
-            assert_eq!(read(length, 4).unwrap_err(), "it is longer than 4 bytes", "{length}");
+            assert_eq!(read(length, 4).unwrap_err().to_string(), "it is longer than 4 bytes", "{length}");
         }
     }
 }
