@@ -210,60 +210,16 @@ pub(crate) fn host_and_port(address: &str) -> (&str, Option<u16>) {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::fmt;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
-    use tracing::field::{Field, Visit};
-    use tracing::span::{Attributes, Id, Record};
-    use tracing::{Event, Metadata};
+    use wharf_testbed::log::{Message, kept};
 
     use super::*;
     use crate::pool::options::PoolOptions;
     use crate::telemetry::json_lines::tests::one_of_each;
 
-    /// Records the fields of all events.
-    #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<BTreeMap<&'static str, String>>>>);
-
-    impl tracing::Subscriber for Kept {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-        fn event(&self, event: &Event<'_>) {
-            assert_eq!((*event.metadata().level(), event.metadata().target()), (Level::DEBUG, "wharf::connection"));
-            let mut fields = Fields::default();
-            event.record(&mut fields);
-            self.0.lock().unwrap().push(fields.0);
-        }
-        fn enter(&self, _: &Id) {}
-        fn exit(&self, _: &Id) {}
-    }
-
-    #[derive(Default)]
-    struct Fields(BTreeMap<&'static str, String>);
-
-    impl Visit for Fields {
-        fn record_str(&mut self, field: &Field, value: &str) {
-            self.0.insert(field.name(), value.to_owned());
-        }
-        fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-            self.0.insert(field.name(), format!("{value:?}"));
-        }
-    }
-
-    fn logged(events: &[PoolEvent]) -> Vec<BTreeMap<&'static str, String>> {
-        let kept = Kept::default();
-        tracing::subscriber::with_default(kept.clone(), || {
-            for event in events {
-                Log::new().on_event(event);
-            }
-        });
-        std::mem::take(&mut *kept.0.lock().unwrap())
+    fn logged(log: Log, events: &[PoolEvent]) -> Vec<Message> {
+        kept("wharf::connection", Level::DEBUG, || events.iter().for_each(|event| log.on_event(event)))
     }
 
     #[test]
@@ -299,7 +255,7 @@ mod tests {
             ("Connection checked out", &[id, duration]),
             ("Connection checked in", &[id, duration]),
         ];
-        let logged = logged(&one_of_each());
+        let logged = logged(Log::new(), &one_of_each());
         assert_eq!(logged.len(), expected.len());
         for (logged, (message, fields)) in logged.into_iter().zip(expected) {
             let common = [("message", message), ("serverHost", "db.example.com"), ("serverPort", "27018")];
@@ -332,11 +288,7 @@ mod tests {
                 "Connection checked in: address=db.example.com:27018, driver-generated ID=42, used for=1002.0034 ms",
             ]
         );
-        let kept = Kept::default();
-        tracing::subscriber::with_default(kept.clone(), || {
-            one_of_each().iter().for_each(|event| Log::unstructured().on_event(event));
-        });
-        let messages = std::mem::take(&mut *kept.0.lock().unwrap());
+        let messages = logged(Log::unstructured(), &one_of_each());
         let only = |sentence: &String| BTreeMap::from([("message", sentence.clone())]);
         assert_eq!(messages, sentences.iter().map(only).collect::<Vec<_>>());
     }
@@ -355,7 +307,7 @@ mod tests {
         ];
         let host = ("serverHost", "/tmp/mongodb-27017.sock".to_owned());
         assert_eq!(
-            logged(&events),
+            logged(Log::new(), &events),
             [
                 BTreeMap::from([host.clone(), ("message", "Connection pool created".to_owned())]),
                 BTreeMap::from([host, ("message", "Connection pool cleared".to_owned())]),
@@ -371,7 +323,7 @@ mod tests {
         for option in PoolOptions::TABLE {
             (option.set)(&mut options, 1);
         }
-        let logged = logged(&[PoolEvent::PoolCreated { address: "here".into(), options }]);
+        let logged = logged(Log::new(), &[PoolEvent::PoolCreated { address: "here".into(), options }]);
         for option in PoolOptions::TABLE {
             assert_eq!(logged[0].get(option.name).map(String::as_str), Some("1"), "{}", option.name);
         }
@@ -389,13 +341,13 @@ mod tests {
             Log::sentence(&event).to_string(),
             "Connection pool created for here using options minPoolSize=0, maxConnecting=2, waitQueueTimeoutMS=0"
         );
-        assert_eq!(logged(&[event])[0]["maxConnecting"], "2");
+        assert_eq!(logged(Log::new(), &[event])[0]["maxConnecting"], "2");
     }
 
     #[test]
     fn each_reason_has_the_specifications_text() {
         let address: Arc<str> = "here:1".into();
-        let reason_of = |event: PoolEvent| logged(&[event]).remove(0).remove("reason").unwrap();
+        let reason_of = |event: PoolEvent| logged(Log::new(), &[event]).remove(0).remove("reason").unwrap();
         for (reason, text) in [
             (ConnectionClosedReason::Stale, "Connection became stale because the pool was cleared"),
             (
@@ -418,7 +370,11 @@ mod tests {
             let (address, error) = (address.clone(), Some(EventError::new(std::io::Error::other("any"))));
             let event = PoolEvent::ConnectionCheckOutFailed { address, reason, duration: Duration::ZERO, error };
             let has_error = reason == CheckOutFailedReason::ConnectionError;
-            assert_eq!(logged(std::slice::from_ref(&event))[0].contains_key("error"), has_error, "{reason:?}");
+            assert_eq!(
+                logged(Log::new(), std::slice::from_ref(&event))[0].contains_key("error"),
+                has_error,
+                "{reason:?}"
+            );
             assert_eq!(reason_of(event), text);
         }
     }

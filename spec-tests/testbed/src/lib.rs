@@ -8,6 +8,7 @@ pub mod dns;
 pub mod edition;
 pub mod executor;
 pub mod folder;
+pub mod log;
 pub mod ocsp;
 pub mod relay;
 pub mod scripted;

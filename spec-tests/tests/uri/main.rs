@@ -25,6 +25,7 @@
 
 mod code;
 mod errors;
+mod log;
 mod newer;
 mod properties;
 mod strict;

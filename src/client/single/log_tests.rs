@@ -1,51 +1,17 @@
 //! The messages that the client on a single thread logs while it waits.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use bson::{doc, rawdoc};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata};
+use tracing::Level;
+use wharf_testbed::log::kept;
 use wharf_testbed::scripted::{Answer, name};
 
 use super::tests::{World, answer, answer_of_query, close, is_hello, ping, replica_set};
 use crate::client::Operation;
 
-/// Counts the messages about waiting selections.
-#[derive(Clone, Default)]
-struct Waits(Arc<AtomicUsize>);
-
-impl tracing::Subscriber for Waits {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "wharf::serverSelection"
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-impl Visit for Waits {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" && format!("{value:?}").starts_with("Waiting for suitable server") {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
 /// Returns how many of a call's selections logged that they were waiting.
 fn waits(call: impl FnOnce()) -> usize {
-    let waits = Waits::default();
-    tracing::subscriber::with_default(waits.clone(), call);
-    waits.0.load(Ordering::SeqCst)
+    let messages = kept("wharf::serverSelection", Level::INFO, call);
+    messages.iter().filter(|message| message["message"].starts_with("Waiting for suitable server")).count()
 }
 
 #[test]

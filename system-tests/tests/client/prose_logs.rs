@@ -1,83 +1,27 @@
 //! A client's log messages about monitoring and its pools, and the prose tests of Command Logging and Monitoring.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bson::{doc, rawdoc};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
+use tracing::Level;
 use wharf::client::TopologyEvent;
 use wharf::{Client, Operation, Options};
+use wharf_testbed::log::{Message, kept};
 use wharf_testbed::mongod;
 use wharf_testbed::scripted::Answer;
 
 use super::cluster::{self, Cluster, ok};
 use super::events::Events;
 
-/// Keeps a component's messages, each with its fields.
-#[derive(Clone)]
-struct Kept {
-    target: &'static str,
-    level: Level,
-    messages: Arc<Mutex<Vec<Message>>>,
-}
-
-type Message = BTreeMap<&'static str, String>;
-
-impl Kept {
-    fn new(target: &'static str) -> Self {
-        Self { target, level: Level::DEBUG, messages: Arc::default() }
-    }
-
-    /// Takes all messages so far.
-    fn take(&self) -> Vec<Message> {
-        std::mem::take(&mut *self.messages.lock().unwrap())
-    }
-}
-
-impl tracing::Subscriber for Kept {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == self.target && *metadata.level() <= self.level
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        assert_eq!(*event.metadata().level(), self.level);
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        self.messages.lock().unwrap().push(fields.0);
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-#[derive(Default)]
-struct Fields(BTreeMap<&'static str, String>);
-
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name(), value.to_owned());
-    }
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-}
-
 /// The unified tests `logging-standalone`, applied to all messages in a client's lifetime.
 #[test]
 fn log_has_the_messages_and_keys_of_the_specification() {
     let server = mongod::shared().unwrap();
     let uri = format!("mongodb://{}/", server.address());
-    let (kept, events) = (Kept::new("wharf::topology"), Events::default());
+    let events = Events::default();
     let builder = || Client::builder(Options::parse(&uri).unwrap()).topology_subscriber(events.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tracing::subscriber::with_default(kept.clone(), || {
+    let messages = kept("wharf::topology", Level::DEBUG, || {
         runtime.block_on(async {
             let client = builder().build().unwrap();
             client.connect().await.unwrap();
@@ -85,7 +29,6 @@ fn log_has_the_messages_and_keys_of_the_specification() {
             client.shutdown(Duration::from_secs(5)).await;
         });
     });
-    let messages = kept.take();
     let server = ["serverHost", "serverPort"];
     let heartbeat = ["serverHost", "serverPort", "driverConnectionId", "awaited"];
     let answered = ["serverHost", "serverPort", "driverConnectionId", "awaited", "durationMS"];
@@ -119,16 +62,14 @@ fn log_has_the_messages_and_keys_of_the_specification() {
 fn pools_of_a_client_log_by_themselves() {
     let server = mongod::shared().unwrap();
     let uri = format!("mongodb://{}/", server.address());
-    let kept = Kept::new("wharf::connection");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tracing::subscriber::with_default(kept.clone(), || {
+    let messages = texts(|| {
         runtime.block_on(async {
             let client = Client::from_uri(&uri).unwrap();
             client.run_command("admin", &rawdoc! { "ping": 1 }).await.unwrap();
             client.shutdown(Duration::from_secs(5)).await;
         });
     });
-    let messages = texts(&kept);
     assert_eq!(messages[..2], ["Connection pool created", "Connection pool ready"]);
     assert_eq!(messages[2..7], OF_FIRST_USE);
     assert_eq!(messages.last().unwrap(), "Connection pool closed");
@@ -137,13 +78,11 @@ fn pools_of_a_client_log_by_themselves() {
 #[test]
 fn connections_of_a_single_client_log_by_themselves() {
     let server = mongod::shared().unwrap();
-    let kept = Kept::new("wharf::connection");
-    tracing::subscriber::with_default(kept.clone(), || {
+    let messages = texts(|| {
         let client = wharf::single::Client::from_uri(&format!("mongodb://{}/", server.address())).unwrap();
         client.run_command("admin", &rawdoc! { "ping": 1 }).unwrap();
         drop(client);
     });
-    let messages = texts(&kept);
     assert_eq!(messages[..2], ["Connection pool created", "Connection pool ready"]);
     assert_eq!(messages[2..7], OF_FIRST_USE);
     assert_eq!(messages.last().unwrap(), "Connection pool closed");
@@ -158,17 +97,17 @@ const OF_FIRST_USE: [&str; 5] = [
     "Connection checked in",
 ];
 
-/// Takes the text of every message so far.
-fn texts(kept: &Kept) -> Vec<String> {
-    kept.take().into_iter().map(|mut message| message.remove("message").unwrap()).collect()
+/// Returns the texts of the messages about pools and connections.
+fn texts(work: impl FnOnce()) -> Vec<String> {
+    let messages = kept("wharf::connection", Level::DEBUG, work).into_iter();
+    messages.map(|mut message| message.remove("message").unwrap()).collect()
 }
 
 /// Server Selection, "Waiting for suitable server to become available" message.
 #[test]
 fn operation_that_waits_again_for_its_retry_says_so_once() {
-    let kept = Kept { level: Level::INFO, ..Kept::new("wharf::serverSelection") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    tracing::subscriber::with_default(kept.clone(), || {
+    let messages = kept("wharf::serverSelection", Level::INFO, || {
         runtime.block_on(async {
             let set = Cluster::replica_set(1, |_, _, number| match number {
                 // The second attempt also waits, because the server is unknown at that point.
@@ -179,24 +118,22 @@ fn operation_that_waits_again_for_its_retry_says_so_once() {
             let (client, _, _) = cluster::client(&format!("mongodb://{}/?replicaSet=rs", set.servers[0].address()));
             client.run(Operation::read("test", &rawdoc! { "find": "c" })).await.unwrap();
             assert_eq!(set.arrived("find").len(), 2);
-            assert_eq!(kept.take().len(), 1);
         });
     });
+    assert_eq!(messages.len(), 1);
 }
 
 /// Discovery and Monitoring, "Other TopologyTypes".
 #[test]
 fn last_server_that_leaves_the_topology_is_warned_of_once() {
-    let kept = Kept { level: Level::WARN, ..Kept::new("wharf::topology") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    tracing::subscriber::with_default(kept.clone(), || {
+    let messages = kept("wharf::topology", Level::WARN, || {
         runtime.block_on(async {
             let set = Cluster::replica_set(1, |_, _, _| ok()).await;
             let uri = format!("mongodb://{}/?replicaSet=other", set.servers[0].address());
             cluster::client(&uri).0.connect().await.unwrap_err();
         });
     });
-    let messages = kept.take();
     assert_eq!(messages.len(), 1, "{messages:#?}");
     assert_eq!(messages[0]["message"], "The last server has left the topology");
     assert!(messages[0]["reason"].ends_with(r#"it belongs to the replica set "rs", but replicaSet is "other""#));
@@ -205,15 +142,13 @@ fn last_server_that_leaves_the_topology_is_warned_of_once() {
 /// Runs `work` with a client for the shared server, and returns the messages about its commands.
 fn logged<F: Future<Output = ()>>(most: Option<usize>, work: impl FnOnce(Client) -> F) -> Vec<Message> {
     let server = mongod::shared().unwrap();
-    let kept = Kept::new("wharf::command");
     let builder = Client::builder(Options::parse(&format!("mongodb://{}/", server.address())).unwrap());
     let builder = match most {
         Some(most) => builder.max_logged_document_length(most),
         None => builder,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tracing::subscriber::with_default(kept.clone(), || runtime.block_on(work(builder.build().unwrap())));
-    kept.take()
+    kept("wharf::command", Level::DEBUG, || runtime.block_on(work(builder.build().unwrap())))
 }
 
 /// Returns the lengths of a field in the messages with this text, in characters.
