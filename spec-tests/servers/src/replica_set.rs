@@ -36,6 +36,15 @@ const CATCH_UP: Duration = Duration::from_secs(20);
 /// How long a member that stepped down cannot stand for election. The server requires more than [`CATCH_UP`].
 const STEPPED_DOWN: Duration = Duration::from_secs(30);
 
+/// Lets a secondary leave a hanging sync source after two seconds. By default it takes about 15 s, and writes with the
+/// write concern majority may have to wait for it.
+const LEAVES_A_HANGING_SOURCE: [&str; 4] = [
+    "--setParameter",
+    "oplogNetworkTimeoutBufferSeconds=1",
+    "--setParameter",
+    "oplogFetcherSteadyStateMaxFetcherRestarts=0",
+];
+
 /// How to start a replica set.
 #[derive(Clone, Debug)]
 pub struct ReplicaSetOptions {
@@ -334,6 +343,9 @@ impl ReplicaSet {
             "_id": options.name.as_str(),
             "members": members.collect::<Vec<_>>(),
             "settings": {
+                // During an election, a secondary could otherwise try to read from the next primary too early, and then
+                // ignores it for a minute. Writes with the write concern majority would wait for that minute.
+                "chainingAllowed": false,
                 "electionTimeoutMillis": millis(options.election_timeout),
                 "heartbeatIntervalMillis": millis(options.heartbeat_interval),
             },
@@ -405,7 +417,7 @@ fn start_members(options: &ReplicaSetOptions) -> Result<Vec<Mongod>, StartError>
     let start = || {
         Mongod::start(MongodOptions {
             repl_set: Some(options.name.clone()),
-            extra_args: options.extra_args.clone(),
+            extra_args: LEAVES_A_HANGING_SOURCE.iter().map(OsString::from).chain(options.extra_args.clone()).collect(),
             ..MongodOptions::default()
         })
     };

@@ -1,21 +1,17 @@
 //! The integration files: a real `mongod` with its fail points, in real time.
 
-use std::sync::{Mutex, PoisonError};
-
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use serde_json::Value;
 use wharf::{DirectConnection, Endpoint, Options};
-use wharf_testbed::mongod;
+use wharf_testbed::mongod::{Mongod, MongodOptions};
 
 use super::case::Case;
 use super::runner;
 
-/// Runs an integration file. Files run one at a time, because a server has only one fail point with each name.
+/// Runs an integration file on a separate server, because a server has only one fail point with each name, and does not
+/// switch it off while it still blocks a command.
 pub fn run(case: &Case) {
-    static TURN: Mutex<()> = Mutex::new(());
-    // Acquires the server before waiting for its turn, so that the files share one server.
-    let server = mongod::shared().expect("a mongod");
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = Mongod::start(MongodOptions::default()).expect("a mongod");
     let address = server.address().to_string();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -33,13 +29,8 @@ pub fn run(case: &Case) {
         if let Some(name) = &case.app_name {
             options = options.app_name(name);
         }
-        // If the file fails, its fail point stays set, but affects only this file's `appName`.
         runner::run(case, &address, options.endpoint().unwrap(), |_| panic!("only a mock's connection can be spoiled"))
             .await;
-        if let Some(fail_point) = &case.fail_point {
-            let name = fail_point["configureFailPoint"].as_str().expect("a fail point's name");
-            command(&mut admin, doc! { "configureFailPoint": name, "mode": "off" }).await;
-        }
     });
 }
 

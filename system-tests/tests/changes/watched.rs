@@ -18,7 +18,7 @@ const APP_NAME: &str = "watcher";
 /// The fail point at which a server waits between executing a command and answering it.
 const KEEPS_ANSWERS: &str = "waitAfterCommandFinishesExecution";
 
-/// Tests take turns, because a server has only one fail point for commands.
+/// Tests on the shared set take turns, because a server has only one fail point for commands.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 pub struct Watched {
@@ -29,7 +29,7 @@ pub struct Watched {
     other: Client,
     name: &'static str,
     events: Arc<Mutex<Vec<CommandEvent>>>,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 /// Returns the `_id` of the document in an event.
@@ -58,12 +58,12 @@ impl Watched {
     /// Watches a collection on the shared set. `change` modifies the watching client's options.
     pub async fn with(name: &'static str, change: impl FnOnce(Options) -> Options) -> Self {
         let set = tokio::task::spawn_blocking(|| replica_set::shared().unwrap()).await.unwrap();
-        Self::on(set, name, change).await
+        let turn = TURN.lock().await;
+        Self { _turn: Some(turn), ..Self::on(set, name, change).await }
     }
 
-    /// Watches a collection on this set.
+    /// Watches a collection on a set that no other test uses.
     pub async fn on(set: Arc<ReplicaSet>, name: &'static str, change: impl FnOnce(Options) -> Options) -> Self {
-        let turn = TURN.lock().await;
         let events = Arc::<Mutex<Vec<CommandEvent>>>::default();
         let record = events.clone();
         let options = change(Options::parse(&set.uri()).unwrap().app_name(APP_NAME));
@@ -72,7 +72,7 @@ impl Watched {
             .build()
             .unwrap();
         let other = Client::from_uri(&set.uri()).unwrap();
-        let watched = Self { client, set, other, name, events, _turn: turn };
+        let watched = Self { client, set, other, name, events, _turn: None };
         // An earlier test may have left its fail point active on a member that it did not use.
         watched.configure(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
         watched.answer().await;

@@ -29,9 +29,9 @@ enum Partition {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partition_from_the_primary_fails_no_operation() {
+    let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
     let _turn = turn().await;
     within(Duration::from_secs(90), async {
-        let set = Arc::new(blocking(|| ReplicaSet::start(ReplicaSetOptions::default()).unwrap()).await);
         let member = primary(&set).await;
         // The client goes through a proxy, and from there through a relay to each member. The members connect to each
         // other directly.

@@ -64,9 +64,9 @@ pub fn throughput(usual: f64, back: Option<Regained>) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn step_down_fails_no_operation() {
+    let (set, client, events) = start(|options| options).await;
     let _turn = turn().await;
     within(Duration::from_secs(90), async {
-        let (set, client, events) = start(|options| options).await;
         let load = Load::start(&client).await;
         load.progress(1000).await;
         let usual = load.rate().await;
@@ -88,9 +88,9 @@ async fn step_down_fails_no_operation() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kill_of_the_primary_fails_no_operation() {
+    let (set, client, events) = start(|options| options).await;
     let _turn = turn().await;
     within(Duration::from_secs(90), async {
-        let (set, client, events) = start(|options| options).await;
         let load = Load::start(&client).await;
         load.progress(1000).await;
         let usual = load.rate().await;

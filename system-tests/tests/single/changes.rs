@@ -16,7 +16,7 @@ use super::builder;
 /// The name by which fail points recognise the watching client.
 const APP_NAME: &str = "single watcher";
 
-/// The tests take turns, because a server has only one fail point for commands.
+/// The tests on the shared set take turns, because a server has only one fail point for commands.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A collection, the client that watches it, and the client's commands.
@@ -25,16 +25,18 @@ struct Watched {
     client: Client,
     name: &'static str,
     commands: Arc<Mutex<Vec<(String, Document)>>>,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Watched {
     fn new(name: &'static str) -> Self {
-        Self::on(replica_set::shared().unwrap(), name)
+        let set = replica_set::shared().unwrap();
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { _turn: Some(turn), ..Self::on(set, name) }
     }
 
+    /// Watches a collection on a set that no other test uses.
     fn on(set: Arc<ReplicaSet>, name: &'static str) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let commands = Arc::<Mutex<Vec<(String, Document)>>>::default();
         let noted = commands.clone();
         let subscriber = move |event: &CommandEvent| {
@@ -45,7 +47,7 @@ impl Watched {
         };
         let uri = format!("{}&appName={APP_NAME}&serverSelectionTryOnce=false", set.uri());
         let client = builder(&uri).command_subscriber(subscriber).build().unwrap();
-        let this = Self { set, client, name, commands, _turn: turn };
+        let this = Self { set, client, name, commands, _turn: None };
         this.configure(rawdoc! { "configureFailPoint": "failCommand", "mode": "off" });
         let _ = this.client.run(Operation::write("single", &rawdoc! { "drop": name }));
         this.client.run(Operation::write("single", &rawdoc! { "create": name })).unwrap();
