@@ -36,11 +36,11 @@ const CATCH_UP: Duration = Duration::from_secs(20);
 /// How long a member that stepped down cannot stand for election. The server requires more than [`CATCH_UP`].
 const STEPPED_DOWN: Duration = Duration::from_secs(30);
 
-/// Lets a secondary leave a hanging sync source after two seconds. By default it takes about 15 s, and writes with the
-/// write concern majority may have to wait for it.
+/// Lets a secondary leave a hanging sync source after four seconds, when the next primary has been elected. By default it
+/// takes about 15 s, and writes with the write concern majority may have to wait for it.
 const LEAVES_A_HANGING_SOURCE: [&str; 4] = [
     "--setParameter",
-    "oplogNetworkTimeoutBufferSeconds=1",
+    "oplogNetworkTimeoutBufferSeconds=3",
     "--setParameter",
     "oplogFetcherSteadyStateMaxFetcherRestarts=0",
 ];
@@ -105,12 +105,7 @@ impl ReplicaSet {
         set.run(0, "admin", doc! { "replSetInitiate": set.configuration(&options) })?;
         let primary = set.elect_at_once(deadline)?;
         // Each member must hold the write, so that no member has to catch up afterwards.
-        let note = doc! {
-            "appendOplogNote": 1,
-            "data": { "started": set.name.as_str() },
-            "writeConcern": { "w": count(options.members), "wtimeout": millis(START_DEADLINE) },
-        };
-        set.run(primary, "admin", note)?;
+        set.replicate(primary, options.members)?;
         set.wait_for("secondaries", deadline, |roles| {
             roles.iter().all(|role| matches!(role, Role::Primary(_) | Role::Secondary)).then_some(())
         })?;
@@ -225,14 +220,22 @@ impl ReplicaSet {
 
     /// Stops all threads of a member's process where they are (`SIGSTOP`). Clients stay connected but get no answers.
     ///
+    /// If it is the primary, the secondaries read its oplog first: one that is still choosing its sync source would ask a
+    /// paused primary for half a minute.
+    ///
     /// # Errors
     ///
-    /// [`ReplicaSetError::Process`].
+    /// [`ReplicaSetError::Process`], and any error of a [`command`](Self::command).
     ///
     /// # Panics
     ///
     /// Panics if the set has no member with this number.
     pub fn stop_process(&self, member: usize) -> Result<(), ReplicaSetError> {
+        let roles = self.roles()?;
+        if matches!(roles[member], Role::Primary(_)) {
+            let secondaries = roles.iter().filter(|role| matches!(role, Role::Secondary)).count();
+            self.replicate(member, 1 + secondaries)?;
+        }
         self.member(member).pause().map_err(ReplicaSetError::Process)
     }
 
@@ -285,6 +288,16 @@ impl ReplicaSet {
     fn run(&self, member: usize, database: &str, command: Document) -> Result<RawDocumentBuf, ReplicaSetError> {
         let command = RawDocumentBuf::try_from(command).expect("no key has a null character");
         self.command(member, database, &command)
+    }
+
+    /// Writes to the primary, and waits until this many members hold the write.
+    fn replicate(&self, primary: usize, members: usize) -> Result<(), ReplicaSetError> {
+        let note = doc! {
+            "appendOplogNote": 1,
+            "data": { "of": self.name.as_str() },
+            "writeConcern": { "w": count(members), "wtimeout": millis(START_DEADLINE) },
+        };
+        self.run(primary, "admin", note).map(drop)
     }
 
     fn roles(&self) -> Result<Vec<Role>, ReplicaSetError> {

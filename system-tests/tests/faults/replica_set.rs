@@ -147,10 +147,9 @@ async fn primary_that_hangs_is_left_for_the_next() {
         let outcome = load.stop().await;
         outcome.print("SIGSTOP and SIGCONT of the primary", &further);
         check(&outcome).await;
-        // The stall of 3 to 14 s comes from the replica set. Its election takes 2 s. The new primary then waits until
+        // The stall of 3 to 6 s comes from the replica set. Its election takes 2 s. The new primary then waits until
         // its own heartbeats to the hanging member have timed out (`catchUpTimeoutMillis`). Writes with the write
-        // concern majority wait until the other secondary stops reading the hanging member's oplog, which takes up to
-        // 10 s.
+        // concern majority wait until the other secondary stops reading the hanging member's oplog, which takes 4 s.
         assert!(outcome.longest_stall() < Duration::from_secs(30), "{outcome}");
         assert!(client.shutdown(Duration::from_secs(5)).await);
     })
