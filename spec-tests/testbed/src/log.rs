@@ -18,14 +18,18 @@ pub type Message = BTreeMap<&'static str, String>;
 ///
 /// If the target logs at a higher level than `level`.
 pub fn kept(target: &'static str, level: Level, work: impl FnOnce()) -> Vec<Message> {
-    // A call site that no thread has reached before asks all subscribers, unless there is only one: then it asks the
-    // current thread's. A thread without a subscriber would switch the call site off for all.
-    static OTHERS: LazyLock<[Dispatch; 2]> =
-        LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Kept::new("", Level::ERROR))));
-    LazyLock::force(&OTHERS);
+    ask_all_subscribers();
     let kept = Kept::new(target, level);
     tracing::subscriber::with_default(kept.clone(), work);
     std::mem::take(&mut *kept.messages.lock().unwrap())
+}
+
+/// Lets every call site ask all subscribers from now on. If there is just one, a call site that no thread has reached
+/// before asks the current thread's subscriber, and a thread without one would switch it off for all.
+pub fn ask_all_subscribers() {
+    static OTHERS: LazyLock<[Dispatch; 2]> =
+        LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Kept::new("", Level::ERROR))));
+    LazyLock::force(&OTHERS);
 }
 
 #[derive(Clone)]

@@ -40,12 +40,17 @@ pub struct Collector {
 impl Collector {
     /// Creates a collector for the spans and messages of pools.
     pub fn of_pools(most: Level) -> Self {
-        Self { most, reads: |metadata| metadata.target() == "wharf::connection", state: Arc::default() }
+        Self::new(most, |metadata| metadata.target() == "wharf::connection")
     }
 
     /// Creates a collector for all spans, including the test's own.
     pub fn of_operations(most: Level) -> Self {
-        Self { most, reads: |metadata| metadata.is_span(), state: Arc::default() }
+        Self::new(most, |metadata| metadata.is_span())
+    }
+
+    fn new(most: Level, reads: fn(&Metadata<'_>) -> bool) -> Self {
+        wharf_testbed::log::ask_all_subscribers();
+        Self { most, reads, state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
