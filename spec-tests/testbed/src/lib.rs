@@ -10,6 +10,7 @@ pub mod executor;
 pub mod folder;
 pub mod log;
 pub mod ocsp;
+pub mod refusing;
 pub mod relay;
 pub mod scripted;
 pub mod socks;

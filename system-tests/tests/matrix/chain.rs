@@ -115,8 +115,9 @@ async fn each_broken_link_is_reported_as_itself() {
         let chain = Chain::new(Arc::clone(&chain.secured), address, Some(SocksFault::Refuse(code))).await;
         assert_refused(chain.options("", "").await.unwrap(), Stage::Proxy, none).await;
     }
-    // Nothing is listening behind the proxy: the port was bound and closed again.
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Nothing is listening behind the proxy.
+    let refusing = wharf_testbed::refusing::Refusing::new().unwrap();
+    let gone = refusing.address();
     let chain = Chain::new(Arc::clone(&chain.secured), gone, None).await;
     assert_refused(chain.options("", "").await.unwrap(), Stage::Proxy, none).await;
 }

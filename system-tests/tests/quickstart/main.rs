@@ -452,8 +452,8 @@ async fn mongod_with_users_and_tls_is_used_by_a_connection_string() {
 
 #[test]
 fn unreachable_server_is_named() {
-    // The port was bound and released again, so nothing is listening on it.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let refusing = wharf_testbed::refusing::Refusing::new().unwrap();
+    let port = refusing.address().port();
     let output = quickstart().env("MONGODB_URI", format!("mongodb://127.0.0.1:{port}")).output().unwrap();
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");

@@ -1,7 +1,7 @@
 //! A client whose servers are looked up in DNS. A proxy resolves the servers' names.
 #![cfg(feature = "srv")]
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use bson::rawdoc;
 use tokio::runtime::Runtime;
@@ -12,6 +12,7 @@ use wharf::endpoint::hickory_resolver::config::{ConnectionConfig, NameServerConf
 use wharf::endpoint::hickory_resolver::net::runtime::TokioRuntimeProvider;
 use wharf::single::Client;
 use wharf_testbed::dns::{DnsServer, Zone};
+use wharf_testbed::refusing::Refusing;
 use wharf_testbed::socks::{SocksOptions, SocksProxy};
 use wharf_testbed::{mongod, replica_set};
 
@@ -97,7 +98,8 @@ fn failed_look_up_is_told_and_repeated_by_the_next_operation() {
 #[test]
 fn load_balancer_that_the_dns_names_is_not_scanned() {
     // Nothing is listening behind the proxy.
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refusing = Refusing::new().unwrap();
+    let closed = refusing.address();
     let zone = Zone::default().srv(SERVICE, closed.port(), HOST).txt("db.wharf.test", &["loadBalanced=true"]);
     let network = Network::before(closed, zone);
     let client = network.client("");

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use wharf::PoolEvent;
 use wharf::metrics::{ByStage, Histogram};
+use wharf_testbed::refusing::Refusing;
 
 use super::*;
 
@@ -76,9 +77,11 @@ async fn stages_of_a_plain_connection_are_timed() {
     let server = embedded().await;
     let all = once(&[Stage::Resolve, Stage::Connect, Stage::Hello]);
     assert_eq!(stages(options(server.address())).await, (all, once(&[])));
-    let address = server.address().to_string();
-    server.stop().await;
-    assert_eq!(stages(options(address)).await, (once(&[Stage::Resolve]), once(&[Stage::Connect])));
+    let refusing = Refusing::new().unwrap();
+    assert_eq!(
+        stages(options(refusing.address().to_string())).await,
+        (once(&[Stage::Resolve]), once(&[Stage::Connect]))
+    );
 }
 
 #[tokio::test]
