@@ -212,13 +212,13 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use wharf_testbed::log::{Message, kept};
+    use wharf_testbed::log::{Fields, kept};
 
     use super::*;
     use crate::pool::options::PoolOptions;
     use crate::telemetry::json_lines::tests::one_of_each;
 
-    fn logged(log: Log, events: &[PoolEvent]) -> Vec<Message> {
+    fn logged(log: Log, events: &[PoolEvent]) -> Vec<Fields> {
         kept("wharf::connection", Level::DEBUG, || events.iter().for_each(|event| log.on_event(event)))
     }
 

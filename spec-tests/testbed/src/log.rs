@@ -1,4 +1,4 @@
-//! The log messages of one thread.
+//! Subscribers of `tracing`, and the log messages of one thread.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,51 +6,56 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::Interest;
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// The fields of a message, including its text as `message`.
-pub type Message = BTreeMap<&'static str, String>;
+/// The fields of a span, or of a message, including its text as `message`.
+pub type Fields = BTreeMap<&'static str, String>;
 
 /// Calls `work`, and returns the messages that a target logs on this thread in the meantime.
 ///
 /// # Panics
 ///
 /// If the target logs at a higher level than `level`.
-pub fn kept(target: &'static str, level: Level, work: impl FnOnce()) -> Vec<Message> {
+pub fn kept(target: &'static str, level: Level, work: impl FnOnce()) -> Vec<Fields> {
     ask_all_subscribers();
-    let kept = Kept::new(target, level);
-    tracing::subscriber::with_default(kept.clone(), work);
-    std::mem::take(&mut *kept.messages.lock().unwrap())
+    let messages = Arc::<Mutex<Vec<Fields>>>::default();
+    let reads = move |metadata: &Metadata<'_>| metadata.target() == target && *metadata.level() <= level;
+    let kept = messages.clone();
+    let on_event = move |event: &Event<'_>| {
+        let mut fields = Fields::new();
+        event.record(&mut Recorder(&mut fields));
+        assert_eq!(*event.metadata().level(), level, "{fields:?}");
+        kept.lock().unwrap().push(fields);
+    };
+    tracing::subscriber::with_default(Listener { reads, on_event }, work);
+    std::mem::take(&mut *messages.lock().unwrap())
 }
 
 /// Lets every call site ask all subscribers from now on. If there is just one, a call site that no thread has reached
 /// before asks the current thread's subscriber, and a thread without one would switch it off for all.
 pub fn ask_all_subscribers() {
-    static OTHERS: LazyLock<[Dispatch; 2]> =
-        LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Kept::new("", Level::ERROR))));
+    static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| {
+        [(); 2].map(|()| Dispatch::new(Listener { reads: |_: &Metadata<'_>| false, on_event: |_: &Event<'_>| {} }))
+    });
     LazyLock::force(&OTHERS);
 }
 
-#[derive(Clone)]
-struct Kept {
-    target: &'static str,
-    level: Level,
-    messages: Arc<Mutex<Vec<Message>>>,
+/// A subscriber that passes log messages to a function.
+#[derive(Debug)]
+pub struct Listener<R, F> {
+    /// Whether to pass on the messages of a call site.
+    pub reads: R,
+    /// Receives each message.
+    pub on_event: F,
 }
 
-impl Kept {
-    fn new(target: &'static str, level: Level) -> Self {
-        Self { target, level, messages: Arc::default() }
-    }
-}
-
-impl Subscriber for Kept {
-    fn register_callsite(&self, _: &Metadata<'_>) -> Interest {
-        Interest::sometimes()
-    }
+impl<R, F> Subscriber for Listener<R, F>
+where
+    R: Fn(&Metadata<'_>) -> bool + 'static,
+    F: Fn(&Event<'_>) + 'static,
+{
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == self.target && *metadata.level() <= self.level
+        (self.reads)(metadata)
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
@@ -58,19 +63,17 @@ impl Subscriber for Kept {
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        assert_eq!(*event.metadata().level(), self.level, "{:?}", fields.0);
-        self.messages.lock().unwrap().push(fields.0);
+        (self.on_event)(event);
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
 }
 
-#[derive(Default)]
-struct Fields(Message);
+/// Records fields as text.
+#[derive(Debug)]
+pub struct Recorder<'f>(pub &'f mut Fields);
 
-impl Visit for Fields {
+impl Visit for Recorder<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.0.insert(field.name(), value.to_owned());
     }
@@ -90,6 +93,6 @@ mod tests {
             std::thread::scope(|scope| _ = scope.spawn(log));
             log();
         });
-        assert_eq!(messages, [Message::from([("message", "text".to_owned()), ("number", "1".to_owned())])]);
+        assert_eq!(messages, [Fields::from([("message", "text".to_owned()), ("number", "1".to_owned())])]);
     }
 }

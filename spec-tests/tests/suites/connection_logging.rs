@@ -14,10 +14,10 @@ use std::time::Duration;
 use bson::{Bson, doc, rawdoc};
 use serde_json::Value;
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use wharf::{Endpoint, Operation, Options, Pool, PoolEvent, UriWarning};
 use wharf_testbed::edition::Edition;
+use wharf_testbed::log::Listener;
 use wharf_testbed::mongod::{Mongod, MongodOptions};
 use wharf_testbed::table::{Row, show};
 
@@ -25,26 +25,19 @@ use wharf_testbed::table::{Row, show};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The log messages from all pools in this process.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<BTreeMap<&'static str, Value>>>>);
+type Kept = Arc<Mutex<Vec<BTreeMap<&'static str, Value>>>>;
 
-impl Subscriber for Kept {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "wharf::connection"
+/// Returns a subscriber that keeps the messages about pools and connections.
+fn keeping(kept: Kept) -> impl Subscriber + Send + Sync {
+    Listener {
+        reads: |metadata: &Metadata<'_>| metadata.target() == "wharf::connection",
+        on_event: move |event: &Event<'_>| {
+            let mut fields = Fields::default();
+            event.record(&mut fields);
+            assert_eq!(*event.metadata().level(), Level::DEBUG, "{:?}", fields.0);
+            kept.lock().unwrap().push(fields.0);
+        },
     }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        assert_eq!(*event.metadata().level(), Level::DEBUG, "{:?}", fields.0);
-        self.0.lock().unwrap().push(fields.0);
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 #[derive(Default)]
@@ -183,7 +176,7 @@ fn expected_messages(case: &Value) -> Vec<Value> {
 fn connection_logging_suite_passes() {
     let kept = Kept::default();
     // The subscriber is global, because the pools' tasks run on other threads.
-    tracing::subscriber::set_global_default(kept.clone()).expect("the only subscriber of this process");
+    tracing::subscriber::set_global_default(keeping(kept.clone())).expect("the only subscriber of this process");
     let mongod = Mongod::start(MongodOptions { auth: true, ..MongodOptions::default() }).unwrap();
     let address = mongod.address().to_string();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -222,7 +215,7 @@ fn connection_logging_suite_passes() {
 }
 
 async fn run_case(address: &str, root: &Pool<Endpoint>, kept: &Kept, case: &Value) {
-    kept.0.lock().unwrap().clear();
+    kept.lock().unwrap().clear();
     let mut client = None;
     for operation in case["operations"].as_array().unwrap() {
         match operation["name"].as_str().unwrap() {
@@ -235,7 +228,7 @@ async fn run_case(address: &str, root: &Pool<Endpoint>, kept: &Kept, case: &Valu
         }
     }
     // The client lives until the messages have been compared, because its end is logged, too.
-    let messages = kept.0.lock().unwrap().clone();
+    let messages = kept.lock().unwrap().clone();
     let (description, expected) = (&case["description"], expected_messages(case));
     assert_eq!(messages.len(), expected.len(), "{description}: {messages:#?}");
     for (expected, actual) in expected.iter().zip(&messages) {

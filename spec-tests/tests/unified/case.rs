@@ -21,7 +21,7 @@ use crate::format::{
     TestFile,
 };
 use crate::matching::{Entities, all_match, bson, document, matches};
-use crate::observed::{Kept, Message, Observed, ObservedClient, PATIENCE, TOPOLOGY, until};
+use crate::observed::{Message, Observed, ObservedClient, PATIENCE, TOPOLOGY, keeping, until};
 use crate::operations;
 use crate::spans::Collector;
 use crate::stop::Stop;
@@ -38,7 +38,7 @@ pub struct Case {
     /// The names of the fail points that were set.
     pub fail_points: Mutex<Vec<String>>,
     /// The log messages about commands and server selections.
-    messages: Kept,
+    messages: Arc<Mutex<Vec<Message>>>,
     spans: Collector,
     /// Whether an operation sets fail points, in which case the clients check their servers more often.
     has_fail_points: bool,
@@ -124,10 +124,7 @@ impl Case {
             which,
             entities: Mutex::default(),
             fail_points: Mutex::default(),
-            messages: Kept {
-                messages: Arc::default(),
-                targets: &["wharf::command", "wharf::serverSelection", TOPOLOGY],
-            },
+            messages: Arc::default(),
             spans: Collector::default(),
             starts_transactions: test
                 .operations
@@ -171,7 +168,8 @@ impl Case {
         // Only messages and spans from this task are kept: they come from the case's commands, not from the runner's
         // monitors.
         let ended = if test.expect_log_messages.is_some() {
-            tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(case.messages.clone())).await
+            let targets = &["wharf::command", "wharf::serverSelection", TOPOLOGY];
+            tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(keeping(targets, case.messages.clone()))).await
         } else if test.expect_spans.is_some() {
             tokio::time::timeout(CASE_LIMIT, whole.with_subscriber(case.spans.clone())).await
         } else {
@@ -441,7 +439,7 @@ impl Case {
         };
         let observed = || -> Vec<Message> {
             let id = client.topology_id.lock().unwrap().map(|id| Bson::String(id.to_hex()));
-            let mut all = self.messages.messages.lock().unwrap().clone();
+            let mut all = self.messages.lock().unwrap().clone();
             all.extend(
                 crate::topology_messages()
                     .lock()

@@ -42,7 +42,7 @@ use case::Case;
 use clients::Which;
 use environment::Environment;
 use format::{Filled, RunOnRequirement, Test, TestFile, Topology};
-use observed::{Kept, Message, TOPOLOGY};
+use observed::{Message, TOPOLOGY, keeping};
 use stop::Stop;
 use wharf_testbed::edition::{Edition, root};
 use wharf_testbed::mongod::{Mongod, MongodOptions};
@@ -114,9 +114,9 @@ fn on_the_standalone(suite: &str, which: Which) -> bool {
 pub fn topology_messages() -> &'static Mutex<Vec<Message>> {
     static MESSAGES: OnceLock<Arc<Mutex<Vec<Message>>>> = OnceLock::new();
     MESSAGES.get_or_init(|| {
-        let kept = Kept { messages: Arc::default(), targets: &[TOPOLOGY] };
-        let messages = kept.messages.clone();
-        tracing::subscriber::set_global_default(kept).expect("the only subscriber of this process");
+        let messages = Arc::default();
+        tracing::subscriber::set_global_default(keeping(&[TOPOLOGY], Arc::clone(&messages)))
+            .expect("the only subscriber of this process");
         messages
     })
 }

@@ -10,10 +10,10 @@ use bson::{Bson, Document};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use wharf::client::{CommandEvent, TopologyEvent};
 use wharf::{Options, PoolEvent, ServerApi, ServerApiVersion};
+use wharf_testbed::log::Listener;
 
 use crate::clients::{Client, Subscribers, Which};
 use crate::environment::{Environment, owned};
@@ -337,32 +337,19 @@ pub struct Message {
 /// The target of the log messages about topologies. A message's `topologyId` says which client the message belongs to.
 pub const TOPOLOGY: &str = "wharf::topology";
 
-/// Keeps log messages with some targets.
-#[derive(Clone)]
-pub struct Kept {
-    pub messages: Arc<Mutex<Vec<Message>>>,
-    pub targets: &'static [&'static str],
-}
-
-impl Subscriber for Kept {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.targets.contains(&metadata.target())
+/// Returns a subscriber that keeps log messages with some targets.
+pub fn keeping(targets: &'static [&'static str], kept: Arc<Mutex<Vec<Message>>>) -> impl Subscriber + Send + Sync {
+    Listener {
+        reads: move |metadata: &Metadata<'_>| targets.contains(&metadata.target()),
+        on_event: move |event: &Event<'_>| {
+            let mut values = Values::default();
+            event.record(&mut values);
+            let (level, target) = (*event.metadata().level(), event.metadata().target());
+            // Messages about topologies come from many tasks. A single list keeps them in order.
+            let kept = if target == TOPOLOGY { crate::topology_messages() } else { &*kept };
+            kept.lock().unwrap().push(Message { level, target, values: values.0 });
+        },
     }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut values = Values::default();
-        event.record(&mut values);
-        let (level, target) = (*event.metadata().level(), event.metadata().target());
-        // Messages about topologies come from many tasks. A single list keeps them in order.
-        let kept = if target == TOPOLOGY { crate::topology_messages() } else { &*self.messages };
-        kept.lock().unwrap().push(Message { level, target, values: values.0 });
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 #[derive(Default)]

@@ -6,7 +6,7 @@ use bson::{doc, rawdoc};
 use tracing::Level;
 use wharf::client::TopologyEvent;
 use wharf::{Client, Operation, Options};
-use wharf_testbed::log::{Message, kept};
+use wharf_testbed::log::{Fields, kept};
 use wharf_testbed::mongod;
 use wharf_testbed::scripted::Answer;
 
@@ -140,7 +140,7 @@ fn last_server_that_leaves_the_topology_is_warned_of_once() {
 }
 
 /// Runs `work` with a client for the shared server, and returns the messages about its commands.
-fn logged<F: Future<Output = ()>>(most: Option<usize>, work: impl FnOnce(Client) -> F) -> Vec<Message> {
+fn logged<F: Future<Output = ()>>(most: Option<usize>, work: impl FnOnce(Client) -> F) -> Vec<Fields> {
     let server = mongod::shared().unwrap();
     let builder = Client::builder(Options::parse(&format!("mongodb://{}/", server.address())).unwrap());
     let builder = match most {
@@ -152,7 +152,7 @@ fn logged<F: Future<Output = ()>>(most: Option<usize>, work: impl FnOnce(Client)
 }
 
 /// Returns the lengths of a field in the messages with this text, in characters.
-fn lengths(messages: &[Message], text: &str, field: &str) -> Vec<usize> {
+fn lengths(messages: &[Fields], text: &str, field: &str) -> Vec<usize> {
     let with_text = messages.iter().filter(|message| message["message"] == text);
     with_text.map(|message| message[field].chars().count()).collect()
 }

@@ -1,15 +1,11 @@
 //! A `tracing` subscriber that collects spans and messages.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata};
 use tracing_core::span::Current;
-
-pub type Fields = BTreeMap<&'static str, String>;
+use wharf_testbed::log::{Fields, Recorder, ask_all_subscribers};
 
 #[derive(Debug)]
 pub struct Span {
@@ -49,7 +45,7 @@ impl Collector {
     }
 
     fn new(most: Level, reads: fn(&Metadata<'_>) -> bool) -> Self {
-        wharf_testbed::log::ask_all_subscribers();
+        ask_all_subscribers();
         Self { most, reads, state: Arc::default() }
     }
 
@@ -113,17 +109,6 @@ impl Collector {
     }
 }
 
-struct Noting<'f>(&'f mut Fields);
-
-impl Visit for Noting<'_> {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name(), value.to_owned());
-    }
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-}
-
 impl tracing::Subscriber for Collector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         (self.reads)(metadata) && *metadata.level() <= self.most
@@ -133,12 +118,12 @@ impl tracing::Subscriber for Collector {
         let here = state.entered.last().copied();
         let parent = if attributes.is_contextual() { here } else { attributes.parent().map(Id::into_u64) };
         let mut fields = Fields::new();
-        attributes.record(&mut Noting(&mut fields));
+        attributes.record(&mut Recorder(&mut fields));
         state.spans.push(Span { metadata: attributes.metadata(), parent, follows: Vec::new(), fields, handles: 1 });
         Id::from_u64(state.spans.len() as u64)
     }
     fn record(&self, id: &Id, values: &Record<'_>) {
-        self.span(id.into_u64(), |span| values.record(&mut Noting(&mut span.fields)));
+        self.span(id.into_u64(), |span| values.record(&mut Recorder(&mut span.fields)));
     }
     fn record_follows_from(&self, id: &Id, follows: &Id) {
         assert!(self.span(follows.into_u64(), |span| span.handles) > 0, "the span that is followed is closed");
@@ -146,7 +131,7 @@ impl tracing::Subscriber for Collector {
     }
     fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::from([("level", event.metadata().level().to_string())]);
-        event.record(&mut Noting(&mut fields));
+        event.record(&mut Recorder(&mut fields));
         self.state().messages.push(fields);
     }
     fn enter(&self, id: &Id) {
