@@ -5,8 +5,9 @@
 //! directory, and run cargo there with the profile and the flags of the current run. They do not rewrite unchanged
 //! files, so cargo does not compile those again.
 //!
-//! The copy has its own target directory. If both builds shared a directory, cargo would confuse them, because it
-//! identifies packages by their paths in the workspace. The models would then run with the mutants in the pool.
+//! Both builds share a target directory, so the dependencies are compiled only once. Cargo identifies packages by their
+//! versions and their paths in the workspace, so the packages of the copy have another version. Otherwise, the models
+//! would run with the mutants in the pool.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -31,7 +32,7 @@ const READ: [&str; 4] = ["rs", "toml", "lock", "md"];
 pub fn build(test: &str) -> Result<PathBuf, String> {
     let binary = std::env::current_exe().map_err(|error| error.to_string())?;
     // The path is TARGET/PROFILE/deps/NAME.
-    let [_, _, folder, target] = binary.ancestors().take(4).collect::<Vec<_>>()[..] else {
+    let [_, _, profile, target] = binary.ancestors().take(4).collect::<Vec<_>>()[..] else {
         return Err(format!("{} is not in a target directory", binary.display()));
     };
     let copy = target.join("instrumented");
@@ -41,9 +42,9 @@ pub fn build(test: &str) -> Result<PathBuf, String> {
         .args(["-p", env!("CARGO_PKG_NAME")])
         .args(cfg!(feature = "event-listener-queue").then_some("--features=event-listener-queue"))
         .arg("--profile")
-        .arg(folder.file_name().filter(|name| *name != "debug").unwrap_or_else(|| "dev".as_ref()))
+        .arg(profile.file_name().filter(|name| *name != "debug").unwrap_or_else(|| "dev".as_ref()))
         .arg("--target-dir")
-        .arg(copy.join("target"))
+        .arg(target)
         .current_dir(&copy)
         .env("RUSTFLAGS", flags())
         .output()
@@ -91,6 +92,8 @@ fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
         let mut text = fs::read_to_string(from.join(file)).map_err(|error| explain(&from.join(file), &error))?;
         if let Ok(file) = file.strip_prefix("src") {
             text = instrument(file, &text)?;
+        } else if file == "Cargo.toml" {
+            text = with_separate_version(&text)?;
         }
         let copy = to.join(file);
         if fs::read_to_string(&copy).is_ok_and(|present| present == text) {
@@ -100,6 +103,15 @@ fn copy_sources(from: &Path, to: &Path) -> Result<(), String> {
         fs::write(&copy, text).map_err(|error| explain(&copy, &error))?;
     }
     Ok(())
+}
+
+/// Returns the workspace's manifest with a version that distinguishes the packages of the copy.
+fn with_separate_version(manifest: &str) -> Result<String, String> {
+    let version = concat!("[workspace.package]\nversion = \"", env!("CARGO_PKG_VERSION"));
+    if !manifest.contains(version) {
+        return Err(format!("Cargo.toml does not contain {version:?}"));
+    }
+    Ok(manifest.replace(version, &format!("{version}+mutants")))
 }
 
 /// Lists the files in a folder that a build may read, relative to `root`. Skips hidden folders and target directories.

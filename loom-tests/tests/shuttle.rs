@@ -2,7 +2,7 @@
 //! enumerate.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p wharf-loom-tests --release --test shuttle
+//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p wharf-loom-tests --profile models --test shuttle
 //! ```
 //!
 //! Each test runs up to ten threads, or up to 16 with a crowd of users:
