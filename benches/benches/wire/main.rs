@@ -9,7 +9,7 @@
 //! `--features zstd`.
 //!
 //! The size of a message is measured before compression. The zstd library has its own allocator, whose allocations are
-//! not counted here, but `system-tests/tests/instructions/wire.rs` shows that there are none.
+//! not counted here, but `system-tests/instructions/tests/wire.rs` shows that there are none.
 
 mod commands;
 use wharf_testbed::counting::{self, CountingAllocator};

@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Tells the test binary that it is the measured program, and how many rounds to run.
 const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
@@ -16,7 +17,7 @@ const ROUNDS: &str = "WHARF_INSTRUCTIONS_ROUNDS";
 /// The number of rounds in the shorter run. The harness itself varies by a few hundred instructions between two runs,
 /// for example with the digits of a duration that it prints or with a runtime task. This amounts to far less than one
 /// instruction per round.
-const FEW: u64 = 20_000;
+const FEW: u64 = 10_000;
 const MANY: u64 = 2 * FEW;
 
 /// The cost of one round of a program.
@@ -84,13 +85,14 @@ pub fn cost_of_a_round(test: &str, program: impl FnOnce(u64)) -> Cost {
     }
     if cfg!(debug_assertions) {
         panic!(
-            "the hot path cannot be measured in a debug build, run: cargo test -p wharf-system-tests --profile bench --test instructions -- --ignored"
+            "the hot path cannot be measured in a debug build, run: cargo test -p wharf-instructions --profile bench -- --ignored"
         );
     }
     let binary = fs::canonicalize(env::current_exe().unwrap()).unwrap();
     let (few, many) = (Profile::record(&binary, test, FEW), Profile::record(&binary, test, MANY));
     let own = binary.to_str().expect("the binary's path is not UTF-8");
-    let code = Disassembly::of(&binary);
+    static CODE: OnceLock<Disassembly> = OnceLock::new();
+    let code = CODE.get_or_init(|| Disassembly::of(&binary));
     let mut locked = Vec::new();
     let (mut inside, mut outside) = (BTreeMap::new(), BTreeMap::new());
     for (place, &executed) in &many.executed {

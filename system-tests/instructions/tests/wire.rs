@@ -68,7 +68,6 @@ fn decoding_a_large_reply() {
 /// zstd's contexts are reused, so its library does not allocate either. `wire_allocations` cannot see into that
 /// library.
 #[test]
-#[cfg(feature = "zstd")]
 #[ignore = "needs valgrind and objdump; CI runs it"]
 fn zstd_allocates_nothing() {
     let cost = cost_of_a_round("wire::zstd_allocates_nothing", |rounds| {

@@ -9,7 +9,7 @@
 //! to that architecture. The tests need valgrind and objdump, so they are ignored by default:
 //!
 //! ```sh
-//! cargo test -p wharf-system-tests --profile bench --test instructions -- --ignored
+//! cargo test -p wharf-instructions --profile bench -- --ignored
 //! ```
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(any(loom, shuttle))))]
 
