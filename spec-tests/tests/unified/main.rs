@@ -83,8 +83,8 @@ const ON_THE_BALANCER: &[&str] = &["crud", "retryable_reads"];
 
 /// The name prefixes of files whose cases set short limits: a few tens of milliseconds for a command, or 250 ms for a
 /// handshake that computes a key. On a busy machine, such a limit may expire although the command should have completed
-/// in time. A failing case is therefore run again, and must pass in most of [`RUNS`] runs. The tests print which cases
-/// were run again.
+/// in time. A failing case is therefore run again when all others have ended, and must pass in most of [`RUNS`] runs. The
+/// tests print which cases were run again.
 const WITH_SHORT_LIMITS: &[&str] = &["csot/", "discovery_and_monitoring/unified/auth-network-timeout-error"];
 
 const RUNS: usize = 5;
@@ -256,6 +256,13 @@ type Group<'f> = (&'f Loaded, Which, Vec<&'f Test>);
 
 type Queue<'f> = VecDeque<Group<'f>>;
 
+/// A case in a file, and the client that runs it.
+type Planned<'f> = (&'f Loaded, Which, &'f Test);
+
+fn listed((loaded, which, test): Planned<'_>) -> Option<&'static ledger::Entry> {
+    ledger::entry(which, &loaded.name, &test.description)
+}
+
 #[test]
 fn unified_suites_pass() {
     topology_messages();
@@ -266,7 +273,7 @@ fn unified_suites_pass() {
         filter.as_ref().is_none_or(|filter| format!("{name} {test}").contains(filter.as_str()))
     };
     let rows: Mutex<Rows> = Mutex::default();
-    let used: Mutex<BTreeSet<(Which, String, &str)>> = Mutex::default();
+    let used: Mutex<BTreeSet<(Which, String, String)>> = Mutex::default();
     let lacking: Mutex<BTreeSet<&str>> = Mutex::default();
     let newer = Edition::present().pick(&[][..], NEWER_SUITES);
     let files: Vec<Loaded> = SUITES.iter().chain(newer).flat_map(|suite| load(suite)).collect();
@@ -315,75 +322,86 @@ fn unified_suites_pass() {
     // The cases of one deployment share its fail points, so they run one after another.
     let mut lanes: Vec<_> = servers.environments.iter().zip(&queues).collect();
     lanes.extend(servers.other_sets.iter().map(|set| (set, &queues[0])));
+    let run = |environment: &Arc<Environment>, planned: Planned<'_>| {
+        let (loaded, which, test) = planned;
+        let by_chance = listed(planned).is_some_and(|entry| entry.timeout_by_chance);
+        runtime.block_on(Case::run(environment, which, &loaded.file, test, by_chance))
+    };
+    let note = |planned: Planned<'_>, ended| {
+        let (loaded, which, test) = planned;
+        let name = format!("{}: {}", loaded.name(which), test.description);
+        let mut rows = rows.lock().unwrap();
+        let row = rows.get_mut(&(loaded.suite, which)).unwrap();
+        match (ended, listed(planned)) {
+            (Ok(()), None) => row.passed += 1,
+            (Ok(()), Some(entry)) if entry.timeout_by_chance => {
+                used.lock().unwrap().insert((which, loaded.name.clone(), test.description.clone()));
+                row.passed += 1;
+            }
+            (Ok(()), Some(entry)) => {
+                row.failed.push(format!("{name}: passes, but is listed: {}", entry.reason));
+            }
+            (Err(Stop::Lacks(what)), None) => match ledger::lack(what) {
+                Some(reason) => {
+                    lacking.lock().unwrap().insert(what);
+                    *row.skipped.entry(reason).or_default() += 1;
+                }
+                None => row.failed.push(format!("{name}: lacks {what}, for which the ledger has no reason")),
+            },
+            (Err(Stop::Lacks(what)), Some(_)) => {
+                row.failed.push(format!("{name}: is listed, but lacks {what}"));
+            }
+            (Err(stop), Some(entry)) if !entry.timeout_by_chance => {
+                if wanted().is_some() {
+                    println!("{name} fails as listed: {}", stop.describe());
+                }
+                used.lock().unwrap().insert((which, loaded.name.clone(), test.description.clone()));
+                *row.skipped.entry(entry.reason.to_owned()).or_default() += 1;
+            }
+            (Err(stop), _) => row.failed.push(format!("{name}: {}", stop.describe())),
+        }
+    };
+    let run_again = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for (environment, queue) in lanes {
-            let (rows, used, lacking, runtime) = (&rows, &used, &lacking, &runtime);
+            let (run, note, run_again) = (&run, &note, &run_again);
             scope.spawn(move || {
                 let began = std::time::Instant::now();
                 let groups = std::iter::from_fn(|| queue.lock().unwrap().pop_front());
                 let cases =
                     groups.flat_map(|(loaded, which, tests)| tests.into_iter().map(move |test| (loaded, which, test)));
-                for (loaded, which, test) in cases {
+                for planned in cases {
+                    let (loaded, which, test) = planned;
                     let began = std::time::Instant::now();
-                    let listed = ledger::entry(which, &loaded.name, &test.description);
-                    let by_chance = listed.is_some_and(|entry| entry.timeout_by_chance);
-                    let run = || runtime.block_on(Case::run(environment, which, &loaded.file, test, by_chance));
-                    let mut ended = run();
-                    let must_pass = listed.is_none() || by_chance;
-                    if loaded.has_short_limits() && must_pass && has_failed(&ended) {
-                        let run_again;
-                        (ended, run_again) = by_majority(ended, run);
-                        let run_again = format!("{}: {run_again}", test.description);
-                        rows.lock().unwrap().get_mut(&(loaded.suite, which)).unwrap().run_again.push(run_again);
-                    }
-                    let name = format!("{}: {}", loaded.name(which), test.description);
+                    let ended = run(environment, planned);
                     if wanted().is_some() || began.elapsed().as_secs() >= 3 {
-                        println!("{name}: {:?}", began.elapsed());
+                        println!("{}: {}: {:?}", loaded.name(which), test.description, began.elapsed());
                     }
-                    let mut rows = rows.lock().unwrap();
-                    let row = rows.get_mut(&(loaded.suite, which)).unwrap();
-                    match (ended, listed) {
-                        (Ok(()), None) => row.passed += 1,
-                        (Ok(()), Some(_)) if by_chance => {
-                            used.lock().unwrap().insert((which, loaded.name.clone(), &test.description));
-                            row.passed += 1;
-                        }
-                        (Ok(()), Some(entry)) => {
-                            row.failed.push(format!("{name}: passes, but is listed: {}", entry.reason));
-                        }
-                        (Err(Stop::Lacks(what)), None) => match ledger::lack(what) {
-                            Some(reason) => {
-                                lacking.lock().unwrap().insert(what);
-                                *row.skipped.entry(reason).or_default() += 1;
-                            }
-                            None => {
-                                row.failed.push(format!("{name}: lacks {what}, for which the ledger has no reason"))
-                            }
-                        },
-                        (Err(Stop::Lacks(what)), Some(_)) => {
-                            row.failed.push(format!("{name}: is listed, but lacks {what}"));
-                        }
-                        (Err(stop), Some(entry)) if !by_chance => {
-                            if wanted().is_some() {
-                                println!("{name} fails as listed: {}", stop.describe());
-                            }
-                            used.lock().unwrap().insert((which, loaded.name.clone(), &test.description));
-                            *row.skipped.entry(entry.reason.to_owned()).or_default() += 1;
-                        }
-                        (Err(stop), _) => row.failed.push(format!("{name}: {}", stop.describe())),
+                    let must_pass = listed(planned).is_none_or(|entry| entry.timeout_by_chance);
+                    if loaded.has_short_limits() && must_pass && has_failed(&ended) {
+                        run_again.lock().unwrap().push((environment, planned, ended));
+                    } else {
+                        note(planned, ended);
                     }
                 }
                 println!("{:?} on {}: {:?}", environment.topology, environment.uri, began.elapsed());
             });
         }
     });
+    for (environment, planned, ended) in run_again.into_inner().unwrap() {
+        let (ended, failures) = by_majority(ended, || run(environment, planned));
+        note(planned, ended);
+        let (loaded, which, test) = planned;
+        let failures = format!("{}: {failures}", test.description);
+        rows.lock().unwrap().get_mut(&(loaded.suite, which)).unwrap().run_again.push(failures);
+    }
     let rows = rows.into_inner().unwrap();
     report(&rows);
     if filter.is_none() {
         let used = used.into_inner().unwrap();
         // If only changed files are run, the entries for the other files are not checked.
         let has_run = |name: &str| !changed_only() || files.iter().any(|loaded| loaded.name == name);
-        let is_used = |which, file: &str, case| used.contains(&(which, file.to_owned(), case));
+        let is_used = |which, file: &str, case: &str| used.contains(&(which, file.to_owned(), case.to_owned()));
         let unused: Vec<_> =
             ledger::cases().filter(|&(which, file, case)| has_run(file) && !is_used(which, file, case)).collect();
         assert!(unused.is_empty(), "no case needs these entries of the ledger: {unused:#?}");
