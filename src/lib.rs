@@ -195,6 +195,7 @@ pub mod unstable {
     /// Parts of the pool, so that models can test them in isolation.
     #[cfg(loom)]
     pub mod primitives {
+        pub use crate::pool::sync::atomic::AtomicU32;
         pub use crate::pool::sync::{
             Front, ModelledBriefLock as BriefLock, Placed, SlotStack, Slots, Watch, unexplored,
         };

@@ -36,7 +36,7 @@ mod once;
 mod patience;
 #[cfg(loom)]
 pub(crate) mod atomic {
-    pub(crate) use super::explored::*;
+    pub use super::explored::*;
     pub(crate) use loom::sync::atomic::{Ordering, fence};
 }
 #[cfg(shuttle)]

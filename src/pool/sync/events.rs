@@ -15,6 +15,13 @@ use event_listener::IntoNotification;
 
 use super::explored::{Turnstile, unexplored};
 
+/// Passes the turnstile, and then calls `f` without exploring switches to other threads during the call. `f` must not
+/// wait.
+fn step<R>(turnstile: &Turnstile, f: impl FnOnce() -> R) -> R {
+    turnstile.pass();
+    unexplored(f)
+}
+
 #[derive(Debug)]
 pub(crate) struct Event<T> {
     turnstile: Arc<Turnstile>,
@@ -27,12 +34,12 @@ impl<T> Event<T> {
     }
 
     pub(crate) fn listen(&self) -> EventListener<T> {
-        let listener = ManuallyDrop::new(self.turnstile.step(|| self.event.listen()));
+        let listener = ManuallyDrop::new(step(&self.turnstile, || self.event.listen()));
         EventListener { turnstile: self.turnstile.clone(), is_over: false, listener }
     }
 
     pub(crate) fn notify(&self, notification: impl IntoNotification<Tag = T>) -> usize {
-        self.turnstile.step(|| self.event.notify(notification))
+        step(&self.turnstile, || self.event.notify(notification))
     }
 
     pub(crate) fn total_listeners(&self) -> usize {
@@ -56,7 +63,7 @@ impl<T> Future for EventListener<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let listener = &mut *self;
-        let polled = listener.turnstile.step(|| Pin::new(&mut *listener.listener).poll(context));
+        let polled = step(&listener.turnstile, || Pin::new(&mut *listener.listener).poll(context));
         listener.is_over = polled.is_ready();
         polled
     }
@@ -67,6 +74,6 @@ impl<T> Drop for EventListener<T> {
     fn drop(&mut self) {
         // SAFETY: nothing uses the listener after this.
         let end = || unsafe { ManuallyDrop::drop(&mut self.listener) };
-        if self.is_over { unexplored(end) } else { self.turnstile.step(end) }
+        if self.is_over { unexplored(end) } else { step(&self.turnstile, end) }
     }
 }

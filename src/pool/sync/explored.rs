@@ -6,40 +6,32 @@
 //! atomics therefore pass after a handful of executions, and the interesting executions are not among them (observed
 //! with loom 0.7.2).
 //!
-//! Here each access first passes a *turnstile*: a relaxed read-modify-write on a companion to the atomic. These
-//! operations depend on each other, whatever kind of access follows, so loom tries all their orders. Because they are
-//! relaxed, they do not synchronise anything, and loom still chooses which store a load reads.
+//! Here each access also passes a *turnstile*: an operation on a companion to the atomic. All these operations depend on
+//! each other, whatever the access is, so loom tries all their orders. They synchronise nothing, and loom still chooses
+//! which store a load reads.
 //!
 //! # Steps
 //!
-//! loom may switch threads at the turnstile and at the access after it. A switch between the two cannot reveal anything
-//! that a switch before or after both does not. So loom does not explore that switch ([`Turnstile::step`]). The
-//! exceptions are accesses for which loom also has to choose the value that is read: loads, and read-modify-writes of
-//! an atomic that was also written by plain stores. loom has only one setting, which covers both choices.
+//! loom may switch threads before the access, but not between the access and the turnstile: a switch there cannot
+//! reveal anything that a switch before or after both does not.
 
 use std::cell::Cell;
-use std::sync::atomic::AtomicBool as Flag;
 
-use loom::sync::atomic::{self, AtomicU8, Ordering};
+use loom::sync::Condvar;
+use loom::sync::atomic::{self, Ordering};
 
-/// The order of the accesses to one object.
+/// The order of the accesses to one object. A notification of a condition variable that no thread waits for does nothing,
+/// but loom orders it.
 #[derive(Debug)]
-pub(crate) struct Turnstile(AtomicU8);
+pub(crate) struct Turnstile(Condvar);
 
 impl Turnstile {
     pub(crate) fn new() -> Self {
-        Self(AtomicU8::new(0))
+        Self(Condvar::new())
     }
 
     pub(crate) fn pass(&self) {
-        self.0.fetch_add(0, Ordering::Relaxed);
-    }
-
-    /// Passes the turnstile, and then calls `f` without exploring switches to other threads during the call. `f` must
-    /// not wait or pass another turnstile.
-    pub(crate) fn step<R>(&self, f: impl FnOnce() -> R) -> R {
-        self.pass();
-        unexplored(f)
+        self.0.notify_one();
     }
 }
 
@@ -68,62 +60,55 @@ pub fn unexplored<R>(f: impl FnOnce() -> R) -> R {
 
 macro_rules! explored {
     ($($atomic:ident $(<$of:ident>)? ($value:ty))*) => {$(
+        /// An atomic whose accesses loom tries in all orders.
         #[derive(Debug)]
-        pub(crate) struct $atomic $(<$of>)? {
+        pub struct $atomic $(<$of>)? {
             turnstile: Turnstile,
-            /// Set by plain stores, and not part of the model.
-            stored: Flag,
             value: atomic::$atomic $(<$of>)?,
         }
 
-        #[allow(dead_code, reason = "not every type needs every access")]
+        #[allow(dead_code, missing_docs, reason = "not every type needs every access; each is like std's")]
         impl $(<$of>)? $atomic $(<$of>)? {
-            pub(crate) fn new(value: $value) -> Self {
-                Self { turnstile: Turnstile::new(), stored: Flag::new(false), value: atomic::$atomic::new(value) }
+            pub fn new(value: $value) -> Self {
+                Self { turnstile: Turnstile::new(), value: atomic::$atomic::new(value) }
             }
 
-            /// Calls `change`, which reads the newest value. After two unordered plain stores, either value may be the
-            /// newest.
-            fn change<R>(&self, change: impl FnOnce(&atomic::$atomic $(<$of>)?) -> R) -> R {
-                self.turnstile.pass();
-                // Checked after the turnstile, because another thread may have stored while this thread was waiting.
-                if self.stored.load(Ordering::Relaxed) {
-                    return change(&self.value);
-                }
-                unexplored(|| change(&self.value))
+            /// Calls `f`, which makes one access.
+            fn access<R>(&self, f: impl FnOnce(&atomic::$atomic $(<$of>)?) -> R) -> R {
+                let outcome = f(&self.value);
+                unexplored(|| self.turnstile.pass());
+                outcome
             }
 
-            pub(crate) fn load(&self, order: Ordering) -> $value {
-                self.turnstile.pass();
-                self.value.load(order)
+            pub fn load(&self, order: Ordering) -> $value {
+                self.access(|value| value.load(order))
             }
 
             /// Like `load`, without the turnstile.
-            pub(crate) fn load_past_turnstile(&self, order: Ordering) -> $value {
+            pub fn load_past_turnstile(&self, order: Ordering) -> $value {
                 self.value.load(order)
             }
 
-            pub(crate) fn store(&self, value: $value, order: Ordering) {
-                self.stored.store(true, Ordering::Relaxed);
-                self.turnstile.step(|| self.value.store(value, order));
+            pub fn store(&self, value: $value, order: Ordering) {
+                self.access(|present| present.store(value, order));
             }
 
-            pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
-                self.change(|present| present.swap(value, order))
+            pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                self.access(|present| present.swap(value, order))
             }
 
-            pub(crate) fn compare_exchange(
+            pub fn compare_exchange(
                 &self,
                 seen: $value,
                 new: $value,
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                self.change(|present| present.compare_exchange(seen, new, success, failure))
+                self.access(|present| present.compare_exchange(seen, new, success, failure))
             }
 
             /// Never fails spuriously. Otherwise, loom would never finish exploring a loop around it.
-            pub(crate) fn compare_exchange_weak(
+            pub fn compare_exchange_weak(
                 &self,
                 seen: $value,
                 new: $value,
@@ -134,7 +119,7 @@ macro_rules! explored {
             }
 
             /// Works like std's: a load, followed by compare-and-swaps until one succeeds.
-            pub(crate) fn fetch_update(
+            pub fn fetch_update(
                 &self,
                 success: Ordering,
                 failure: Ordering,
@@ -155,22 +140,22 @@ macro_rules! explored {
 
 macro_rules! counting {
     ($($atomic:ident($value:ty))*) => {$(
-        #[allow(dead_code, reason = "not every type needs every access")]
+        #[allow(dead_code, missing_docs, reason = "not every type needs every access; each is like std's")]
         impl $atomic {
-            pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                self.change(|present| present.fetch_add(value, order))
+            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                self.access(|present| present.fetch_add(value, order))
             }
 
-            pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                self.change(|present| present.fetch_sub(value, order))
+            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                self.access(|present| present.fetch_sub(value, order))
             }
 
-            pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                self.change(|present| present.fetch_or(value, order))
+            pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                self.access(|present| present.fetch_or(value, order))
             }
 
-            pub(crate) fn fetch_and(&self, value: $value, order: Ordering) -> $value {
-                self.change(|present| present.fetch_and(value, order))
+            pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                self.access(|present| present.fetch_and(value, order))
             }
         }
     )*};

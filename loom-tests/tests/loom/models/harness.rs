@@ -26,6 +26,11 @@ pub const BOUNDS_WITH_EVENT_LISTENER: &[(&str, usize)] = &[
 
 /// Explores all executions with up to `bound` preemptions (`None`: all executions), and prints their number.
 pub fn model(name: &'static str, bound: Option<usize>, execution: impl Fn() + Send + Sync + 'static) {
+    explore(name, bound, Box::new(execution));
+}
+
+/// Not generic, so that loom's model checker is compiled once and not for each model.
+fn explore(name: &'static str, bound: Option<usize>, execution: Box<dyn Fn() + Send + Sync>) {
     let smaller = BOUNDS_WITH_EVENT_LISTENER.iter().find(|(model, _)| *model == name);
     let smaller = smaller.filter(|_| cfg!(feature = "event-listener-queue")).map(|&(_, bound)| bound);
     let bound = smaller.or(bound);
