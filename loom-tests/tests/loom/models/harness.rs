@@ -29,7 +29,7 @@ pub fn model(name: &'static str, bound: Option<usize>, execution: impl Fn() + Se
     explore(name, bound, Box::new(execution));
 }
 
-/// Not generic, so that loom's model checker is compiled once and not for each model.
+/// Not generic, so that loom's explorer is compiled once and not for each model.
 fn explore(name: &'static str, bound: Option<usize>, execution: Box<dyn Fn() + Send + Sync>) {
     let smaller = BOUNDS_WITH_EVENT_LISTENER.iter().find(|(model, _)| *model == name);
     let smaller = smaller.filter(|_| cfg!(feature = "event-listener-queue")).map(|&(_, bound)| bound);
@@ -47,15 +47,26 @@ fn explore(name: &'static str, bound: Option<usize>, execution: Box<dyn Fn() + S
     builder.max_permutations = None;
 
     let iterations = Arc::new(AtomicU64::new(0));
-    if std::env::var_os(MUTANT).is_some() {
-        report_failure(name, iterations.clone());
-    }
-    println!("{STARTED} {name}");
     let (counted, started) = (iterations.clone(), Instant::now());
-    builder.check(move || {
+    let execution: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
         counted.fetch_add(1, Ordering::Relaxed);
         execution();
     });
+    let check = |builder: &Builder| {
+        let execution = execution.clone();
+        builder.check(move || execution());
+    };
+    println!("{STARTED} {name}");
+    if std::env::var_os(MUTANT).is_some() {
+        report_failure(name, iterations.clone());
+        // Most mutants need fewer preemptions than the bound, and those executions are soon explored.
+        for fewer in 1..bound.unwrap_or(0) {
+            builder.preemption_bound = Some(fewer);
+            check(&builder);
+        }
+        builder.preemption_bound = bound;
+    }
+    check(&builder);
     let bound = bound.map_or("none".into(), |bound| bound.to_string());
     let iterations = iterations.load(Ordering::Relaxed);
     println!("{name} bound={bound} iterations={iterations} time={:.2?}", started.elapsed());
