@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p wharf-loom-tests --profile models --test loom
 //! ```
 //!
-//! This takes about seven minutes on two cores, including the builds and the negative controls. `-- --nocapture` shows
+//! This takes about five minutes on two cores, including the builds and the negative controls. `-- --nocapture` shows
 //! each model's bound and number of executions, and how each mutant was caught. `WHARF_LOOM_BOUND=4` (or `none`)
 //! replaces the bounds of the bounded models. `WHARF_LOOM_CONTROLS=inline,hits` runs only the controls for models whose
 //! paths begin with `inline` or `hits`, and fails if one of the words selects no control.
