@@ -22,98 +22,89 @@ enum Access {
 /// Each thread's accesses: the atomic, what is done to it, and how strong the ordering is.
 type Program = Vec<Vec<(usize, Access, usize)>>;
 
-trait Atomic: Send + Sync + Sized + 'static {
-    fn new() -> Self;
-    fn load(&self, order: Ordering) -> u32;
-    fn store(&self, value: u32, order: Ordering);
-    fn add(&self, value: u32, order: Ordering) -> u32;
-    fn compare_exchange(&self, seen: u32, new: u32, order: Ordering) -> Result<u32, u32>;
+enum Atomic {
+    Explored(Explored),
+    Plain(AtomicU32),
+    /// loom may switch threads before each access, and all switches depend on each other.
+    Reference(AtomicU8, AtomicU32),
 }
 
-macro_rules! atomic {
-    ($name:ty: $new:expr, $of:ident => $value:expr) => {
-        impl Atomic for $name {
-            fn new() -> Self {
-                $new
-            }
-            fn load(&self, order: Ordering) -> u32 {
-                let $of = self;
-                $value.load(order)
-            }
-            fn store(&self, value: u32, order: Ordering) {
-                let $of = self;
-                $value.store(value, order);
-            }
-            fn add(&self, value: u32, order: Ordering) -> u32 {
-                let $of = self;
-                $value.fetch_add(value, order)
-            }
-            fn compare_exchange(&self, seen: u32, new: u32, order: Ordering) -> Result<u32, u32> {
-                let $of = self;
-                $value.compare_exchange(seen, new, order, Ordering::Relaxed)
+impl Atomic {
+    fn explored() -> Self {
+        Self::Explored(Explored::new(0))
+    }
+
+    fn plain() -> Self {
+        Self::Plain(AtomicU32::new(0))
+    }
+
+    fn reference() -> Self {
+        Self::Reference(AtomicU8::new(0), AtomicU32::new(0))
+    }
+
+    /// Makes the access, and returns the value that the thread has seen last. A failed exchange is an error.
+    fn make(&self, access: Access, order: usize, new: u32, last: u32) -> Result<u32, u32> {
+        let load = [Ordering::Relaxed, Ordering::Acquire, Ordering::Acquire][order];
+        let store = [Ordering::Relaxed, Ordering::Release, Ordering::Release][order];
+        let both = [Ordering::Relaxed, Ordering::AcqRel, Ordering::SeqCst][order];
+        macro_rules! make {
+            ($value:ident) => {
+                match access {
+                    Access::Load => Ok($value.load(load)),
+                    Access::Store => {
+                        $value.store(new, store);
+                        Ok(last)
+                    }
+                    Access::Add => Ok($value.fetch_add(10_000, both)),
+                    Access::CompareExchange => $value.compare_exchange(last, new, both, Ordering::Relaxed),
+                }
+            };
+        }
+        match self {
+            Self::Explored(value) => make!(value),
+            Self::Plain(value) => make!(value),
+            Self::Reference(turnstile, value) => {
+                turnstile.fetch_add(0, Ordering::Relaxed);
+                make!(value)
             }
         }
-    };
-}
-
-/// The reference: loom may switch threads before each access, and all switches depend on each other.
-struct Ordered(AtomicU8, AtomicU32);
-
-impl Ordered {
-    fn next(&self) -> &AtomicU32 {
-        self.0.fetch_add(0, Ordering::Relaxed);
-        &self.1
     }
 }
 
-atomic!(Ordered: Self(AtomicU8::new(0), AtomicU32::new(0)), of => of.next());
-atomic!(AtomicU32: Self::new(0), of => of);
-atomic!(Explored: Self::new(0), of => of);
+/// What the threads of a program saw in one execution.
+type Outcome = Vec<Result<u32, u32>>;
 
-/// Returns what the threads of `program` saw in each execution with at most two preemptions.
-fn outcomes<A: Atomic>(program: &Program) -> BTreeSet<Vec<u32>> {
+/// Returns the outcomes of all executions with at most two preemptions.
+fn outcomes(program: &Program, new: fn() -> Atomic) -> BTreeSet<Outcome> {
     let outcomes = Arc::new(Mutex::new(BTreeSet::new()));
     let mut builder = Builder::new();
     builder.preemption_bound = Some(2);
     let (program, found) = (program.clone(), outcomes.clone());
     builder.check(move || {
-        let atomics = Arc::new([A::new(), A::new()]);
-        let threads: Vec<_> = (0..program.len())
-            .map(|number| {
-                let (atomics, accesses) = (atomics.clone(), program[number].clone());
-                thread::spawn(move || seen(&*atomics, number, &accesses))
-            })
-            .collect();
-        let seen = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-        found.lock().unwrap().insert(seen);
+        let atomics = Arc::new([new(), new()]);
+        let start = |(number, accesses): (usize, &Vec<_>)| {
+            let (atomics, accesses) = (atomics.clone(), accesses.clone());
+            thread::spawn(move || run(&atomics, number, &accesses))
+        };
+        let threads: Vec<_> = program.iter().enumerate().map(start).collect();
+        let outcome = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        found.lock().unwrap().insert(outcome);
     });
     let mut found = outcomes.lock().unwrap();
     std::mem::take(&mut *found)
 }
 
-fn seen<A: Atomic>(atomics: &[A; 2], thread: usize, accesses: &[(usize, Access, usize)]) -> Vec<u32> {
+/// Makes the accesses of one thread.
+fn run(atomics: &[Atomic; 2], thread: usize, accesses: &[(usize, Access, usize)]) -> Outcome {
     let mut last = [0; 2];
-    let access = |(number, &(atomic, access, order)): (usize, &(usize, Access, usize))| {
-        let load = [Ordering::Relaxed, Ordering::Acquire, Ordering::Acquire][order];
-        let store = [Ordering::Relaxed, Ordering::Release, Ordering::Release][order];
-        let both = [Ordering::Relaxed, Ordering::AcqRel, Ordering::SeqCst][order];
-        let value = (100 * (thread + 1) + number) as u32;
-        let (seen, outcome) = match access {
-            Access::Load => (atomics[atomic].load(load), 0),
-            Access::Store => {
-                atomics[atomic].store(value, store);
-                return 0;
-            }
-            Access::Add => (atomics[atomic].add(10_000, both), 0),
-            Access::CompareExchange => match atomics[atomic].compare_exchange(last[atomic], value, both) {
-                Ok(seen) => (seen, 1_000_000),
-                Err(seen) => (seen, 0),
-            },
-        };
-        last[atomic] = seen;
-        seen + outcome
+    let make = |(number, &(atomic, access, order)): (usize, &(usize, Access, usize))| {
+        let new = (100 * (thread + 1) + number) as u32;
+        let seen = atomics[atomic].make(access, order, new, last[atomic]);
+        let (Ok(value) | Err(value)) = seen;
+        last[atomic] = value;
+        seen
     };
-    accesses.iter().enumerate().map(access).collect()
+    accesses.iter().enumerate().map(make).collect()
 }
 
 fn random_program(random: &mut Rng) -> Program {
@@ -135,9 +126,9 @@ fn explored_atomics_reveal_all_outcomes() {
     let mut missed = 0;
     for _ in 0..500 {
         let program = random_program(&mut random);
-        let expected = outcomes::<Ordered>(&program);
-        assert_eq!(outcomes::<Explored>(&program), expected, "{program:?}");
-        missed += usize::from(outcomes::<AtomicU32>(&program) != expected);
+        let expected = outcomes(&program, Atomic::reference);
+        assert_eq!(outcomes(&program, Atomic::explored), expected, "{program:?}");
+        missed += usize::from(outcomes(&program, Atomic::plain) != expected);
     }
     println!("loom's own atomics miss outcomes of {missed} programs");
     // Otherwise loom itself explores all orders, and the wrappers are no longer needed.

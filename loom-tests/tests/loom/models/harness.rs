@@ -26,11 +26,11 @@ pub const BOUNDS_WITH_EVENT_LISTENER: &[(&str, usize)] = &[
 
 /// Explores all executions with up to `bound` preemptions (`None`: all executions), and prints their number.
 pub fn model(name: &'static str, bound: Option<usize>, execution: impl Fn() + Send + Sync + 'static) {
-    explore(name, bound, Box::new(execution));
+    explore(name, bound, Arc::new(execution));
 }
 
 /// Not generic, so that loom's explorer is compiled once and not for each model.
-fn explore(name: &'static str, bound: Option<usize>, execution: Box<dyn Fn() + Send + Sync>) {
+fn explore(name: &'static str, bound: Option<usize>, execution: Arc<dyn Fn() + Send + Sync>) {
     let smaller = BOUNDS_WITH_EVENT_LISTENER.iter().find(|(model, _)| *model == name);
     let smaller = smaller.filter(|_| cfg!(feature = "event-listener-queue")).map(|&(_, bound)| bound);
     let bound = smaller.or(bound);
@@ -40,33 +40,27 @@ fn explore(name: &'static str, bound: Option<usize>, execution: Box<dyn Fn() + S
         Err(_) => Some(bound),
     });
     let mut builder = Builder::new();
-    builder.preemption_bound = bound;
     builder.max_branches = 20_000;
     // A truncated run proves nothing, so loom's environment variables must not truncate it.
     builder.max_duration = None;
     builder.max_permutations = None;
 
-    let iterations = Arc::new(AtomicU64::new(0));
-    let (counted, started) = (iterations.clone(), Instant::now());
-    let execution: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-        execution();
-    });
-    let check = |builder: &Builder| {
-        let execution = execution.clone();
-        builder.check(move || execution());
+    let (iterations, started) = (Arc::new(AtomicU64::new(0)), Instant::now());
+    let mut check = |bound| {
+        let (execution, iterations) = (execution.clone(), iterations.clone());
+        builder.preemption_bound = bound;
+        builder.check(move || {
+            iterations.fetch_add(1, Ordering::Relaxed);
+            execution();
+        });
     };
     println!("{STARTED} {name}");
     if std::env::var_os(MUTANT).is_some() {
         report_failure(name, iterations.clone());
         // Most mutants need fewer preemptions than the bound, and those executions are soon explored.
-        for fewer in 1..bound.unwrap_or(0) {
-            builder.preemption_bound = Some(fewer);
-            check(&builder);
-        }
-        builder.preemption_bound = bound;
+        (1..bound.unwrap_or(0)).for_each(|fewer| check(Some(fewer)));
     }
-    check(&builder);
+    check(bound);
     let bound = bound.map_or("none".into(), |bound| bound.to_string());
     let iterations = iterations.load(Ordering::Relaxed);
     println!("{name} bound={bound} iterations={iterations} time={:.2?}", started.elapsed());
