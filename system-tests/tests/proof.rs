@@ -46,7 +46,7 @@ fn every_mutant_has_a_negative_control() {
 fn ci_runs_a_control_of_every_mutant_that_exists_only_with_events() {
     let file = Path::new("pool/core/waitlist/event.rs");
     let text = instrument(file, &read(&root().join("src").join(file))).unwrap_or_else(|why| panic!("{why}"));
-    let commands = read(&root().join(".ci/proofs"));
+    let commands = read(&root().join(".ci/models"));
     let words = commands.split_once("WHARF_LOOM_CONTROLS=").expect("CI selects the controls").1;
     let words: Vec<&str> = words.split_whitespace().next().expect("a list of words").split(',').collect();
     let is_run = |model: &str| words.iter().any(|word| model.starts_with(word));
