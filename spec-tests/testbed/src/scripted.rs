@@ -5,11 +5,13 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf, doc};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -53,15 +55,15 @@ impl ScriptedServer {
     ///
     /// Returns the operating system's error if no port can be bound.
     pub async fn start(script: impl Fn() -> Script + Send + 'static) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
+        let listener = ShutDownOnDrop(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?);
+        let address = listener.0.local_addr()?;
         let commands = Arc::new(watch::Sender::new(Vec::new()));
         let recorded = Arc::clone(&commands);
         let accepting = tokio::spawn(async move {
             // The connections are dropped with this task, which closes them all.
             let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, script(), Arc::clone(&recorded)));
+            while let Ok((stream, _)) = listener.0.accept().await {
+                connections.spawn(serve(ShutDownOnDrop(stream), script(), Arc::clone(&recorded)));
                 while connections.try_join_next().is_some() {}
             }
         });
@@ -110,9 +112,22 @@ pub fn name(command: &Document) -> String {
     command.keys().next().cloned().unwrap_or_default()
 }
 
-async fn serve(mut stream: TcpStream, mut script: Script, commands: Arc<watch::Sender<Vec<Document>>>) {
+/// A socket that is shut down when it is dropped.
+///
+/// A child process has copies of all descriptors until it executes its program, so a test that starts a server at the
+/// same time would keep the socket open. With tokio's clock paused, the client's limits would expire meanwhile.
+struct ShutDownOnDrop<S: AsFd>(S);
+
+impl<S: AsFd> Drop for ShutDownOnDrop<S> {
+    fn drop(&mut self) {
+        // Fails if the client has already closed the connection.
+        let _ = SockRef::from(&self.0).shutdown(Shutdown::Both);
+    }
+}
+
+async fn serve(mut stream: ShutDownOnDrop<TcpStream>, mut script: Script, commands: Arc<watch::Sender<Vec<Document>>>) {
     // The connection is being closed, so the error cannot be reported on it.
-    let _ = follow(&mut stream, &mut script, &commands).await;
+    let _ = follow(&mut stream.0, &mut script, &commands).await;
 }
 
 async fn follow(
@@ -223,4 +238,26 @@ fn reply(request: Header, flags: Flags, document: &Document) -> io::Result<Vec<u
 pub fn reply_length(document: &Document) -> usize {
     let body = RawDocumentBuf::try_from(document).expect("a script's document can be encoded in BSON");
     16 + 4 + 1 + body.as_bytes().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn dropped_socket_is_closed_even_if_a_child_has_a_copy() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let _copies = (listener.try_clone().unwrap(), accepted.try_clone().unwrap());
+        drop((ShutDownOnDrop(accepted), ShutDownOnDrop(listener)));
+        // An error would mean that the connection is still open.
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        assert_eq!(TcpStream::connect(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
 }
